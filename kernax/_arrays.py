@@ -1,0 +1,69 @@
+"""Turning what users hand over into arrays, and refusing what cannot be one."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether `value` may be looked at: false for what is being traced."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def as_floats(value: Any, name: str) -> Float[Array, "..."]:
+    """`value` as a JAX array of floats: integers become floats, what is no real number is refused."""
+    if hasattr(value, "toarray"):
+        raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+        if value.dtype.kind not in "biuf":
+            raise TypeError(
+                f"{name} has dtype {value.dtype}, and kernax takes real numbers only: "
+                f"convert {name} to float first (split complex numbers into two columns, encode text as numbers)."
+            )
+        if value.dtype == np.float64:
+            _tell_if_cut(name)
+    elif not jnp.issubdtype(value.dtype, jnp.floating):
+        if jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
+    dtype = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
+    return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
+
+
+def check_finite(value: Array, name: str, counts: Array | None = None) -> None:
+    """Raise if a row of `value` that counts has a NaN or an infinity; silent on traced values."""
+    if not is_concrete(value) or (counts is not None and not is_concrete(counts)):
+        return
+    rows = np.asarray(value)
+    bad = ~np.isfinite(rows.reshape(rows.shape[0], -1)).all(axis=1)
+    if counts is not None:
+        bad &= np.asarray(counts)
+    if bad.any():
+        first = ", ".join(str(i) for i in np.flatnonzero(bad)[:5])
+        raise ValueError(
+            f"{name} has NaN or infinite values in {bad.sum()} of {len(bad)} rows (first rows: {first}): "
+            "drop them, or mark them with mask=False."
+        )
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """The product at full precision: accelerators otherwise round float32 factors to fewer bits."""
+    return jnp.matmul(a, b, precision="highest")
+
+
+_told: set[str] = set()
+
+
+def _tell_if_cut(name: str) -> None:
+    if "float64" in _told or jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    _told.add("float64")
+    warnings.warn(
+        f"{name} is float64, but JAX is set to float32 and cuts it (said once). For float64, write "
+        'jax.config.update("jax_enable_x64", True) before anything else.',
+        stacklevel=5,
+    )

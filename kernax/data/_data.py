@@ -1,0 +1,91 @@
+"""One dataset."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from kernax._arrays import as_floats, check_finite
+from kernax.kernels import Rows, as_rows, num_rows
+
+
+class Data(eqx.Module):
+    """Inputs `x` (n, d), targets `y` (n,) or (n, p), and a mask of the rows that count.
+
+    Rows with `mask=False` may hold anything, NaN included: they are overwritten here, once, and no value or gradient
+    depends on them. All numbers share one floating type, the wider of what x and y come in; integers become floats.
+    """
+
+    x: Rows
+    y: Float[Array, "n *p"]
+    mask: Bool[Array, " n"]
+
+    def __init__(self, x: Any, y: Any, mask: Any = None):
+        x = as_rows(x, "x")
+        y = as_floats(y, "y")
+        n = num_rows(x)
+        if n == 0:
+            raise ValueError("x has no rows: kernax needs at least one.")
+        if any(leaf.ndim > 1 and 0 in leaf.shape for leaf in jax.tree.leaves(x)):
+            raise ValueError("x has no columns: kernax needs at least one.")
+        if y.ndim not in (1, 2):
+            raise ValueError(f"y has shape {y.shape}; kernax wants (n,) or (n, p).")
+        if y.shape[0] != n:
+            raise ValueError(f"x has {n} rows and y has {y.shape[0]}: they must be the same.")
+        if y.ndim == 2 and y.shape[1] == 0:
+            raise ValueError(f"y has shape {y.shape}: kernax needs at least one output.")
+        mask = _as_mask(mask, n)
+        for leaf in jax.tree.leaves(x):
+            check_finite(leaf, "x", mask)
+        check_finite(y, "y", mask)
+
+        dtype = jnp.result_type(y, *jax.tree.leaves(x))
+        self.x = jax.tree.map(lambda leaf: _overwritten(leaf.astype(dtype), mask), x)
+        self.y = jnp.where(_along_rows(mask, y), y.astype(dtype), 0.0)
+        self.mask = mask
+
+    @property
+    def n(self) -> int:
+        """Rows, padding included."""
+        return self.mask.shape[0]
+
+    @property
+    def count(self) -> Array:
+        """Rows that count."""
+        return jnp.sum(self.mask)
+
+    @property
+    def dtype(self) -> Any:
+        """The one floating type of all numbers."""
+        return self.y.dtype
+
+    def zero_where_masked(self, values: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
+        """`values` with 0 in the rows that do not count."""
+        return jnp.where(_along_rows(self.mask, values), values, 0.0)
+
+    def __repr__(self):
+        shapes = [leaf.shape for leaf in jax.tree.leaves(self.x)]
+        return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}, {self.dtype})"
+
+
+def _as_mask(mask: Any, n: int) -> Bool[Array, " n"]:
+    if mask is None:
+        return jnp.ones(n, bool)
+    if not isinstance(mask, jax.Array):
+        mask = np.asarray(mask)
+    if mask.shape != (n,) or mask.dtype != bool:
+        raise ValueError(f"mask must be {n} booleans (True: the row counts), got {mask.dtype} of shape {mask.shape}.")
+    return jnp.asarray(mask)
+
+
+def _overwritten(leaf: Array, mask: Array) -> Array:
+    """Masked rows become copies of the first row that counts: finite, and no new extreme for centring or scaling."""
+    stand_in = jnp.where(jnp.any(mask), leaf[jnp.argmax(mask)], jnp.zeros_like(leaf[0]))
+    return jnp.where(_along_rows(mask, leaf), leaf, stand_in)
+
+
+def _along_rows(mask: Array, like: Array) -> Array:
+    return mask.reshape((-1,) + (1,) * (like.ndim - 1))

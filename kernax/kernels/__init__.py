@@ -1,0 +1,33 @@
+"""What similarity is: kernels, their algebra, and kernels on a view of the inputs."""
+
+from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
+from kernax.kernels._dot_product import Linear, Polynomial
+from kernax.kernels._inputs import FeatureMap, Select, Warp
+from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, num_rows
+from kernax.kernels._periodic import Cosine, Periodic
+from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
+
+__all__ = [
+    "AbstractKernel",
+    "AbstractStationary",
+    "Constant",
+    "Cosine",
+    "FeatureMap",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "Polynomial",
+    "Power",
+    "Product",
+    "RBF",
+    "RationalQuadratic",
+    "Rows",
+    "Scale",
+    "Select",
+    "Sum",
+    "Warp",
+    "as_rows",
+    "num_rows",
+]

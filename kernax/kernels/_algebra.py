@@ -1,0 +1,159 @@
+"""New kernels from old ones: sums, products, multiples and powers are kernels again."""
+
+import numbers
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax.kernels._kernel import AbstractKernel, num_rows
+from kernax.parameters import positive
+
+
+class Sum(AbstractKernel):
+    """`k_1 + k_2 + …`: a sum of independent functions."""
+
+    kernels: tuple[AbstractKernel, ...]
+
+    def pair(self, a, b):
+        return sum((k.pair(a, b) for k in self.kernels[1:]), self.kernels[0].pair(a, b))
+
+    def gram(self, x, z):
+        return sum((k.gram(x, z) for k in self.kernels[1:]), self.kernels[0].gram(x, z))
+
+    def diag(self, x):
+        return sum((k.diag(x) for k in self.kernels[1:]), self.kernels[0].diag(x))
+
+    def initialised(self, x, mask, variance):
+        return Sum(tuple(k.initialised(x, mask, variance / len(self.kernels)) for k in self.kernels))
+
+    def __repr__(self):
+        return " + ".join(repr(k) for k in self.kernels)
+
+
+class Product(AbstractKernel):
+    """`k_1 · k_2 · …`: similar only where every factor says so."""
+
+    kernels: tuple[AbstractKernel, ...]
+
+    def pair(self, a, b):
+        return _product([k.pair(a, b) for k in self.kernels])
+
+    def gram(self, x, z):
+        return _product([k.gram(x, z) for k in self.kernels])
+
+    def diag(self, x):
+        return _product([k.diag(x) for k in self.kernels])
+
+    def initialised(self, x, mask, variance):
+        shares = [variance] + [jnp.ones_like(variance)] * (len(self.kernels) - 1)
+        return Product(tuple(k.initialised(x, mask, v) for k, v in zip(self.kernels, shares, strict=True)))
+
+    def __repr__(self):
+        return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in self.kernels)
+
+
+class Scale(AbstractKernel):
+    """`variance · k`: what `2.0 * kernel` makes."""
+
+    kernel: AbstractKernel
+    variance: Float[Array, ""] = positive(default=1.0)
+
+    def pair(self, a, b):
+        return self.variance * self.kernel.pair(a, b)
+
+    def gram(self, x, z):
+        return self.variance * self.kernel.gram(x, z)
+
+    def diag(self, x):
+        return self.variance * self.kernel.diag(x)
+
+    def initialised(self, x, mask, variance):
+        inner = self.kernel.initialised(x, mask, jnp.ones_like(variance))
+        return eqx.tree_at(lambda k: (k.kernel, k.variance), self, (inner, variance))
+
+    def __repr__(self):
+        inner = f"({self.kernel!r})" if isinstance(self.kernel, Sum) else repr(self.kernel)
+        return f"{format_number(self.variance)} * {inner}"
+
+
+class Power(AbstractKernel):
+    """`k ** exponent` for a whole exponent of at least 1."""
+
+    kernel: AbstractKernel
+    exponent: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        if not isinstance(self.exponent, int) or isinstance(self.exponent, bool) or self.exponent < 1:
+            raise ValueError(f"a kernel's power must be a whole number of at least 1, got {self.exponent!r}.")
+
+    def pair(self, a, b):
+        return self.kernel.pair(a, b) ** self.exponent
+
+    def gram(self, x, z):
+        return self.kernel.gram(x, z) ** self.exponent
+
+    def diag(self, x):
+        return self.kernel.diag(x) ** self.exponent
+
+    def initialised(self, x, mask, variance):
+        inner = self.kernel.initialised(x, mask, variance ** (1 / self.exponent))
+        return eqx.tree_at(lambda k: k.kernel, self, inner)
+
+    def __repr__(self):
+        return f"({self.kernel!r}) ** {self.exponent}"
+
+
+class Constant(AbstractKernel):
+    """`variance` for every pair: an unknown level. What `kernel + 2.0` adds."""
+
+    variance: Float[Array, ""] = positive(default=1.0)
+
+    def pair(self, a, b):
+        return self.variance
+
+    def gram(self, x, z):
+        return jnp.broadcast_to(self.variance, (num_rows(x), num_rows(x if z is None else z)))
+
+    def diag(self, x):
+        return jnp.broadcast_to(self.variance, (num_rows(x),))
+
+    def initialised(self, x, mask, variance):
+        return eqx.tree_at(lambda k: k.variance, self, variance)
+
+
+def added(kernel: AbstractKernel, other: Any) -> AbstractKernel:
+    if isinstance(other, AbstractKernel):
+        return Sum(_parts(Sum, kernel) + _parts(Sum, other))
+    return Sum((*_parts(Sum, kernel), Constant(other))) if _is_number(other) else NotImplemented
+
+
+def multiplied(kernel: AbstractKernel, other: Any) -> AbstractKernel:
+    if isinstance(other, AbstractKernel):
+        return Product(_parts(Product, kernel) + _parts(Product, other))
+    return Scale(kernel, other) if _is_number(other) else NotImplemented
+
+
+def format_number(value: Any) -> str:
+    """A scalar in four digits; its type only, while it is traced or batched."""
+    try:
+        return f"{float(value):.4g}"
+    except TypeError:
+        return f"{getattr(value, 'dtype', '?')}{list(getattr(value, 'shape', ()))}"
+
+
+def _parts(kind: type, kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+    # A sum whose own parameters were given settings is none: only plain sums and products are flattened.
+    return kernel.kernels if isinstance(kernel, kind) else (kernel,)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) or getattr(value, "ndim", None) == 0
+
+
+def _product(factors: list[Array]) -> Array:
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product * factor
+    return product

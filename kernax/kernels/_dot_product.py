@@ -1,0 +1,53 @@
+"""Kernels of the inner product: linear and polynomial functions."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax._arrays import matmul
+from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._stationary import check_width
+from kernax.parameters import non_negative, positive
+
+
+class Linear(AbstractKernel):
+    """`Σ_k v_k a_k b_k`: linear functions through the origin (add a `Constant` for an unknown level)."""
+
+    variance: Float[Array, "*d"] = positive(default=1.0)
+
+    def pair(self, a, b):
+        check_width(self, "variance", self.variance, a.shape[-1])
+        return jnp.sum(self.variance * a * b)
+
+    def gram(self, x, z):
+        check_width(self, "variance", self.variance, x.shape[1])
+        return matmul(self.variance * x, (x if z is None else z).T)
+
+    def diag(self, x):
+        return jnp.sum(self.variance * x * x, axis=1)
+
+    def initialised(self, x, mask, variance):
+        square = jnp.mean(jnp.sum(x * x, axis=1), where=mask)
+        start = jnp.where(square > 0, variance / jnp.where(square > 0, square, 1.0), variance)
+        return eqx.tree_at(lambda k: k.variance, self, jnp.broadcast_to(start, self.variance.shape))
+
+
+class Polynomial(AbstractKernel):
+    """`(scale · a·b + offset)^degree`: polynomials up to that degree; offset 0 leaves only the highest one."""
+
+    degree: int = eqx.field(static=True, default=2)
+    scale: Float[Array, ""] = positive(default=1.0)
+    offset: Float[Array, ""] = non_negative(default=1.0)
+
+    def __check_init__(self):
+        if not isinstance(self.degree, int) or isinstance(self.degree, bool) or self.degree < 1:
+            raise ValueError(f"Polynomial.degree must be a whole number of at least 1, got {self.degree!r}.")
+
+    def pair(self, a, b):
+        return (self.scale * jnp.sum(a * b) + self.offset) ** self.degree
+
+    def gram(self, x, z):
+        return (self.scale * matmul(x, (x if z is None else z).T) + self.offset) ** self.degree
+
+    def diag(self, x):
+        return (self.scale * jnp.sum(x * x, axis=1) + self.offset) ** self.degree

@@ -1,0 +1,87 @@
+"""What a kernel is: a similarity of two points, and the matrices made of it."""
+
+import abc
+from typing import Any
+
+import jax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from kernax._arrays import as_floats
+from kernax.parameters import Parametrised
+
+Rows = PyTree[Array]
+"""Points: an `(n, d)` array, or any pytree of arrays with a leading row axis."""
+
+
+class AbstractKernel(Parametrised):
+    """A symmetric, positive semi-definite function of two points.
+
+    `pair` is the definition and all that a kernel of one's own needs. `gram` and `diag` follow from it; a kernel that
+    knows a faster way to the same numbers replaces them.
+    """
+
+    @abc.abstractmethod
+    def pair(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, ""]:
+        """`k(a, b)` for two points."""
+
+    def gram(self, x: Rows, z: Rows | None) -> Float[Array, "n m"]:
+        """`k(x_i, z_j)` for all rows; `z = None` means `x` itself, and then the diagonal is exact."""
+        other = x if z is None else z
+        return jax.vmap(lambda a: jax.vmap(lambda b: self.pair(a, b))(other))(x)
+
+    def diag(self, x: Rows) -> Float[Array, " n"]:
+        """`k(x_i, x_i)` for all rows, in O(n)."""
+        return jax.vmap(self.pair)(x, x)
+
+    def initialised(self, x: Rows, mask: Bool[Array, " n"], variance: Float[Array, ""]) -> "AbstractKernel":
+        """This kernel with starting values that suit the data; by default as it is. See `kernax.initialise`."""
+        del x, mask, variance
+        return self
+
+    def __call__(self, x: Any, z: Any = None) -> Float[Array, "n m"]:
+        """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`."""
+        x = as_rows(x, "x")
+        return self.gram(x, None if z is None else as_rows(z, "z"))
+
+    def __add__(self, other: Any) -> "AbstractKernel":
+        from kernax.kernels._algebra import added
+
+        return added(self, other)
+
+    def __mul__(self, other: Any) -> "AbstractKernel":
+        from kernax.kernels._algebra import multiplied
+
+        return multiplied(self, other)
+
+    def __pow__(self, exponent: int) -> "AbstractKernel":
+        from kernax.kernels._algebra import Power
+
+        return Power(self, exponent)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def as_rows(x: Any, name: str) -> Rows:
+    """`x` as points with a leading row axis; a bare vector is refused, since it might mean one point or many."""
+    if not isinstance(x, dict | tuple) and not _is_module(x):
+        x = as_floats(x, name)
+        if x.ndim < 2:
+            remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
+            raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
+        return x
+    return jax.tree.map(lambda leaf: as_floats(leaf, f"a leaf of {name}"), x)
+
+
+def num_rows(x: Rows, name: str = "x") -> int:
+    """The common number of rows of all arrays in `x`."""
+    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(x)}
+    if len(sizes) != 1 or None in sizes:
+        raise ValueError(f"{name} must hold arrays with one common number of rows, got {sizes or 'no arrays'}.")
+    return sizes.pop()
+
+
+def _is_module(x: Any) -> bool:
+    import equinox as eqx
+
+    return isinstance(x, eqx.Module)

@@ -1,0 +1,96 @@
+"""The hub: a kernel and a noise make a `Model`; conditioned on `Data` it answers everything else."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from kernax.data import Data
+from kernax.kernels import AbstractKernel
+from kernax.means import Zero, as_mean, mean_values
+from kernax.parameters import Parametrised, as_dtype, non_negative
+from kernax.solvers import AbstractFactor, AbstractSolver, Cholesky, is_usable, result_name, throw_unless
+
+
+class Model(Parametrised):
+    """What is believed before seeing data: `y = f(x) + ε`, f with this kernel and mean, ε with variance `noise`.
+
+    `noise` is at once the noise variance of the Gaussian process and the ridge λ of kernel ridge regression,
+    `min Σ(f(x_i) - y_i)² + λ‖f‖²`. One number, or one per row of the data. 0 interpolates.
+    """
+
+    kernel: AbstractKernel
+    noise: Float[Array, "*n"] = non_negative()
+    mean: Any = eqx.field(converter=as_mean, default_factory=Zero)
+
+    def __check_init__(self):
+        if not isinstance(self.kernel, AbstractKernel):
+            hint = " (write it with parentheses: an instance, not the class)" if isinstance(self.kernel, type) else ""
+            raise TypeError(f"Model.kernel must be a kernax kernel, got {self.kernel!r}{hint}.")
+
+
+class Conditioned(eqx.Module):
+    """A model that has seen data: the factor of `K + noise·I` and `alpha = (K + noise·I)⁻¹ (y - mean)`.
+
+    Every quantity of kernax is a function of this object. All its numbers have the data's floating type.
+    """
+
+    model: Model
+    data: Data
+    factor: AbstractFactor
+    alpha: Float[Array, "n *p"]
+    solver: AbstractSolver
+
+    @property
+    def result(self) -> Any:
+        """How the factorisation ended; one per dataset in a batch."""
+        return self.factor.result
+
+    @property
+    def ok(self) -> Array:
+        """Whether there are numbers behind `result`; one per dataset in a batch."""
+        return is_usable(self.result)
+
+    @property
+    def jitter(self) -> Float[Array, ""]:
+        """What had to be added to the diagonal to factorise it, beyond the noise."""
+        return self.factor.jitter
+
+    def __repr__(self):
+        if isinstance(self.jitter, jax.core.Tracer) or self.jitter.ndim:
+            return f"Conditioned({self.model!r}, {self.data!r}, {self.solver!r})"
+        status = f"{result_name(self.result)}, jitter={float(self.jitter):.3g}"
+        return f"Conditioned({self.model!r}, {self.data!r}, {self.solver!r}, {status})"
+
+
+def condition(model: Model, data: Data, solver: AbstractSolver | None = None, *, throw: bool = True) -> Conditioned:
+    """Condition a model on data. O(n³), once; what is asked afterwards is cheap.
+
+    Called eagerly on one dataset it raises `FailedError` if the matrix cannot be factorised; `throw=False` returns the
+    status instead. Traced (inside `jit`, `grad`, `vmap`) it never raises. The model is cast to the data's floating type.
+    """
+    if not isinstance(model, Model):
+        raise TypeError(f"condition wants a kx.Model first, got {type(model).__name__}.")
+    if not isinstance(data, Data):
+        raise TypeError(f"condition wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
+    check_noise(model, data)
+    conditioned = _condition(model, data, Cholesky() if solver is None else solver)
+    if throw:
+        throw_unless((), conditioned.result, "conditioning")
+    return conditioned
+
+
+def check_noise(model: Model, data: Data) -> None:
+    """Refuse a noise vector that does not belong to these rows."""
+    shape = model.noise.shape
+    if shape not in ((), (data.n,)):
+        raise ValueError(f"Model.noise has shape {shape}, but the data has {data.n} rows: give one number or one per row.")
+
+
+@eqx.filter_jit
+def _condition(model: Model, data: Data, solver: AbstractSolver) -> Conditioned:
+    model = as_dtype(model, data.dtype)
+    factor = solver.factorise(model.kernel, data.x, model.noise, data.mask)
+    residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
+    return Conditioned(model, data, factor, factor.solve(residual), solver)

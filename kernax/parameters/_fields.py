@@ -1,0 +1,126 @@
+"""How a hyperparameter is declared: a field that carries its constraint."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import as_floats, is_concrete
+from kernax.parameters._bijectors import AbstractBijector, Interval, Positive, Real
+from kernax.parameters._priors import Prior
+
+_REQUIRED: Any = dataclasses.MISSING
+
+
+def positive(*, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15) -> Any:
+    """A field for a positive parameter, optimised in its logarithm."""
+    return _parameter(Positive(floor, ceiling), default)
+
+
+def non_negative(*, default: Any = _REQUIRED) -> Any:
+    """Like `positive`, but 0 may be stored. A parameter that is 0 cannot be fitted: freeze it or start above."""
+    return _parameter(Positive(zero_allowed=True), default)
+
+
+def real(*, default: Any = _REQUIRED) -> Any:
+    """A field for a parameter without a constraint."""
+    return _parameter(Real(), default)
+
+
+def interval(lower: float, upper: float, *, default: Any = _REQUIRED) -> Any:
+    """A field for a parameter between two numbers."""
+    return _parameter(Interval(lower, upper), default)
+
+
+def _parameter(bijector: AbstractBijector, default: Any) -> Any:
+    return eqx.field(converter=_as_parameter, default=default, metadata={"bijector": bijector})
+
+
+def _as_parameter(value: Any) -> Float[Array, "..."]:
+    return as_floats(value, "a hyperparameter")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What one instance says about one of its parameters beyond the field's declaration."""
+
+    bijector: AbstractBijector | None = None
+    prior: Prior | None = None
+
+
+class Parametrised(eqx.Module):
+    """A module with declared hyperparameters. It stores plain, constrained values: what is printed is what counts."""
+
+    settings: tuple[tuple[str, Setting], ...] = eqx.field(static=True, default=(), kw_only=True, repr=False)
+
+    def __check_init__(self):
+        for field in dataclasses.fields(self):
+            bijector = field.metadata.get("bijector")
+            value = getattr(self, field.name, None)
+            if bijector is None or value is None or not is_concrete(value):
+                continue
+            fault = bijector.fault(np.asarray(value))
+            if fault is not None:
+                raise ValueError(f"{type(self).__name__}.{field.name} must be {fault}, got {np.asarray(value)}.")
+
+    def __repr__(self):
+        parts = []
+        for field in dataclasses.fields(self):
+            if field.repr:
+                value = getattr(self, field.name, None)
+                parts.append(f"{field.name}={_shown(value)}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def setting(self, name: str) -> Setting:
+        """The effective bijector and prior of the parameter `name`."""
+        own = dict(self.settings).get(name, Setting())
+        if own.bijector is not None:
+            return own
+        for field in dataclasses.fields(self):
+            if field.name == name:
+                return dataclasses.replace(own, bijector=field.metadata.get("bijector", Real()))
+        return dataclasses.replace(own, bijector=Real())
+
+    def with_setting(self, name: str, **changes: Any) -> "Parametrised":
+        """A copy whose parameter `name` has another bijector or prior."""
+        own = dict(self.settings)
+        own[name] = dataclasses.replace(own.get(name, Setting()), **changes)
+        copy = object.__new__(type(self))
+        for field in dataclasses.fields(self):
+            if hasattr(self, field.name):
+                object.__setattr__(copy, field.name, getattr(self, field.name))
+        object.__setattr__(copy, "settings", tuple(sorted(own.items())))
+        return copy
+
+
+def _shown(value: Any) -> str:
+    """A value as a reader wants it: four digits; the shape only, while traced or long."""
+    if eqx.is_array(value):
+        if not is_concrete(value) or value.size > 12:
+            return f"{value.dtype}{list(value.shape)}"
+        return np.array2string(np.asarray(value), precision=4, separator=", ")
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_shown(v) for v in value) + ("," if len(value) == 1 else "") + ")"
+    return repr(value)
+
+
+class Function(eqx.Module):
+    """A plain Python function as a module without parameters, so that `jax.jit` and `jax.vmap` take models that hold it."""
+
+    function: Callable[..., Any] = eqx.field(static=True)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __repr__(self):
+        return getattr(self.function, "__name__", repr(self.function))
+
+
+def as_function(value: Any) -> Any:
+    """A callable as part of a model: modules stay (their parameters are trained), functions are wrapped."""
+    if not callable(value):
+        raise TypeError(f"expected a function or a callable Equinox module of one point, got {value!r}.")
+    return value if isinstance(value, eqx.Module) else Function(value)

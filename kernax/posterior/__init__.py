@@ -1,0 +1,29 @@
+"""What a conditioned model says of new points: predictions, samples, bounds."""
+
+from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm
+from kernax.posterior._predict import (
+    Prediction,
+    covariance,
+    mean,
+    negative_log_predictive_density,
+    normal_negative_log_density,
+    predict,
+    variance,
+)
+from kernax.posterior._sample import sample
+
+__all__ = [
+    "Prediction",
+    "covariance",
+    "data_norm_squared",
+    "error_bound",
+    "mean",
+    "negative_log_predictive_density",
+    "normal_negative_log_density",
+    "power_function",
+    "predict",
+    "rkhs_inner",
+    "rkhs_norm",
+    "sample",
+    "variance",
+]

@@ -1,0 +1,81 @@
+"""Error bounds by the power function, and norms in the kernel's own function space."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import is_concrete, matmul
+from kernax.means import mean_values
+from kernax.model import Conditioned
+from kernax.posterior._chunks import map_rows
+from kernax.posterior._predict import cross_gram, variance
+
+
+def power_function(c: Conditioned, x: Any) -> Float[Array, " m"]:
+    """`P(x) = √(k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx)`: the posterior's standard deviation, and the factor by which the
+    error at x is bounded (`error_bound`). Without noise it is 0 at the data."""
+    return safe_sqrt(variance(c, x))
+
+
+def error_bound(c: Conditioned, x: Any, norm: float | Float[Array, "*p"]) -> Float[Array, "m *p"]:
+    """`P(x) √(norm² - (y-μ)ᵀ(K + noise·I)⁻¹(y-μ))`: how far the prediction can be from a function f whose values
+    the data are and for which `‖f - μ‖` in the kernel's space is at most `norm`.
+
+    With noise 0 this is the classical bound, `(y-μ)ᵀK⁻¹(y-μ)` being the squared norm of the interpolant. With noise λ it
+    is the same argument in the space of the kernel `k + λδ`. If the targets themselves carry errors e, take
+    `norm² = ‖f - μ‖² + ‖e‖²/λ`. NaN where no function of that norm fits the data (an eager call raises).
+    """
+    explained = data_norm_squared(c)
+    room = jnp.asarray(norm, c.data.dtype) ** 2 - explained
+    # A norm that is just that of the interpolant may fall short by rounding.
+    slack = 100 * jnp.finfo(c.data.dtype).eps * c.data.n * explained
+    if is_concrete(room) and np.any(np.asarray(room < -slack)):
+        raise ValueError(
+            f"no function of norm {norm} fits the data: the smallest norm that does is {np.sqrt(np.asarray(explained))}."
+        )
+    room = jnp.where(room < -slack, jnp.nan, jnp.maximum(room, 0.0))
+    return jnp.multiply(*jnp.broadcast_arrays(_along(power_function(c, x), room), safe_sqrt(room)))
+
+
+def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
+    """`(y-μ)ᵀ (K + noise·I)⁻¹ (y-μ)`."""
+    residual = c.data.zero_where_masked(c.data.y - mean_values(c.model.mean, c.data.x, c.data.y))
+    return jnp.sum(residual * c.alpha, axis=0)
+
+
+def rkhs_norm(c: Conditioned) -> Float[Array, "*p"]:
+    """`‖f̂ - μ‖ = √(alphaᵀ K alpha)`: the norm of the fitted function in the kernel's space. O(n²)."""
+    return safe_sqrt(jnp.maximum(rkhs_inner(c, c), 0.0))
+
+
+def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
+    """`⟨f̂_c, f̂_d⟩ = alpha_cᵀ k(X_c, X_d) alpha_d`: the inner product of two fitted functions of the same kernel."""
+    ours, theirs = jax.tree.flatten(c.model.kernel), jax.tree.flatten(d.model.kernel)
+    same = ours[1] == theirs[1] and all(
+        np.array_equal(a, b) for a, b in zip(ours[0], theirs[0], strict=True) if is_concrete(a) and is_concrete(b)
+    )
+    if not same:
+        raise ValueError("an inner product needs one space: both functions must have the same kernel and hyperparameters.")
+    if c.alpha.shape[1:] != d.alpha.shape[1:]:
+        raise ValueError(f"the functions have different numbers of outputs: {c.alpha.shape[1:]} and {d.alpha.shape[1:]}.")
+    return _rkhs_inner(c, d)
+
+
+@eqx.filter_jit
+def _rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
+    values = map_rows(lambda block: matmul(cross_gram(c, block).T, c.alpha), d.data.x, c.data.n)
+    return jnp.sum(values * d.alpha, axis=0)
+
+
+def safe_sqrt(value: Array) -> Array:
+    """The root, with slope 0 instead of ∞ at 0."""
+    positive = value > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), jnp.where(jnp.isnan(value), jnp.nan, 0.0))
+
+
+def _along(rows: Array, like: Array) -> Array:
+    return rows[:, None] if like.ndim else rows

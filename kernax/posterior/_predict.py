@@ -1,0 +1,116 @@
+"""The posterior at new points: mean, variance, covariance, density."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from kernax._arrays import as_floats, check_finite, matmul
+from kernax.kernels import Rows
+from kernax.means import mean_values
+from kernax.model import Conditioned
+from kernax.posterior._chunks import map_rows, test_rows
+
+
+class Prediction(NamedTuple):
+    """Mean and variance at each test row."""
+
+    mean: Float[Array, "m *p"]
+    variance: Float[Array, " m"]
+    num_clamped: Int[Array, ""]
+    """How many variances rounding had made negative; they are 0 here."""
+
+
+def mean(c: Conditioned, x: Any) -> Float[Array, "m *p"]:
+    """`μ(x) + k_xX alpha`: the GP's posterior mean, which is the answer of kernel ridge regression. O(n) a row."""
+    return _mean(c, test_rows(c, x))
+
+
+def variance(c: Conditioned, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
+    """`k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx`, O(n²) a row: of the function, or with `noisy=True` of a new observation.
+
+    Rounding can make it negative where the data pin the function down; it is 0 there (`predict` counts them).
+    """
+    return predict(c, x, noisy=noisy).variance
+
+
+def predict(c: Conditioned, x: Any, *, noisy: bool = False) -> Prediction:
+    """Mean and variance together, from one cross-Gram matrix."""
+    if noisy and c.model.noise.ndim > c.jitter.ndim:
+        raise ValueError("the model's noise is given per training row and says nothing of new rows: add theirs yourself.")
+    return _predict(c, test_rows(c, x), noisy)
+
+
+def covariance(c: Conditioned, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:
+    """`k(x,z) - k_xX (K + noise·I)⁻¹ k_Xz`; `z` defaults to `x`, and only then may `noisy` add the noise's diagonal."""
+    if noisy and z is not None:
+        raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
+    if noisy and c.model.noise.ndim > c.jitter.ndim:
+        raise ValueError("the model's noise is given per training row and says nothing of new rows: add theirs yourself.")
+    x = test_rows(c, x)
+    matrix = _covariance(c, x, None if z is None else test_rows(c, z))
+    return matrix + c.model.noise * jnp.eye(matrix.shape[0], dtype=matrix.dtype) if noisy else matrix
+
+
+def negative_log_predictive_density(c: Conditioned, x: Any, y: Any) -> Float[Array, ""]:
+    """The mean over test rows (and outputs) of `-log p(y | data)`, noise included: small is good."""
+    y = as_floats(y, "y")
+    check_finite(y, "y")
+    mu, var, _ = predict(c, x, noisy=True)
+    if y.shape != mu.shape:
+        raise ValueError(f"y has shape {y.shape}, but the predictions have {mu.shape}.")
+    return jnp.mean(normal_negative_log_density(y - mu, var[:, None] if mu.ndim == 2 else var))
+
+
+def normal_negative_log_density(error: Array, variance: Array) -> Array:
+    """`-log N(error; 0, variance)`; +∞, not NaN, where the variance is 0 and the error is not."""
+    positive = variance > 0
+    safe = jnp.where(positive, variance, 1.0)
+    value = 0.5 * (error**2 / safe + jnp.log(2 * jnp.pi * safe))
+    return jnp.where(positive, value, jnp.where(error == 0, -jnp.inf, jnp.inf))
+
+
+def cross_gram(c: Conditioned, x: Rows) -> Float[Array, "n m"]:
+    """`k(X, x)` with zero rows where the data is masked."""
+    return c.data.zero_where_masked(c.model.kernel.gram(c.data.x, x))
+
+
+@eqx.filter_jit
+def _mean(c: Conditioned, x: Rows) -> Float[Array, "m *p"]:
+    def of_block(block: Rows) -> Array:
+        return _mean_from(c, block, cross_gram(c, block))
+
+    return map_rows(of_block, x, c.data.n)
+
+
+@eqx.filter_jit
+def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
+    def of_block(block: Rows) -> tuple[Array, Array]:
+        cross = cross_gram(c, block)
+        explained = jnp.sum(cross * c.factor.solve(cross), axis=0)
+        return _mean_from(c, block, cross), c.model.kernel.diag(block) - explained
+
+    # Four blocks of the cross-Gram's size live at once: it, two solves, and a product.
+    mu, var = map_rows(of_block, x, 4 * c.data.n)
+    num_clamped = jnp.sum(var < 0)
+    var = jnp.where(var < 0, 0.0, var)
+    return Prediction(mu, var + c.model.noise if noisy else var, num_clamped)
+
+
+def _mean_from(c: Conditioned, block: Rows, cross: Float[Array, "n m"]) -> Array:
+    values = matmul(cross.T, c.alpha)
+    return values + mean_values(c.model.mean, block, values)
+
+
+@eqx.filter_jit
+def _covariance(c: Conditioned, x: Rows, z: Rows | None) -> Float[Array, "m k"]:
+    cross = cross_gram(c, x)
+    if z is None:
+        matrix = c.model.kernel.gram(x, None) - matmul(cross.T, c.factor.solve(cross))
+        return 0.5 * (matrix + matrix.T)
+
+    def of_block(block: Rows) -> Array:
+        return c.model.kernel.gram(block, x) - matmul(c.factor.solve(cross_gram(c, block)).T, cross)
+
+    return map_rows(of_block, z, 2 * c.data.n).T

@@ -1,0 +1,51 @@
+"""Functions drawn from the prior or the posterior."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kernax._arrays import check_finite, matmul
+from kernax.kernels import Rows, as_rows, num_rows
+from kernax.means import mean_values
+from kernax.model import Conditioned, Model
+from kernax.parameters import as_dtype
+from kernax.posterior._predict import covariance, mean
+from kernax.solvers import draw_root
+
+
+def sample(
+    source: Model | Conditioned, x: Any, *, key: Key[Array, ""], num_samples: int = 1, noisy: bool = False
+) -> Float[Array, "s m *p"]:
+    """Functions drawn from the prior of a `Model` or the posterior of a `Conditioned`, at the rows of `x`.
+
+    Exact and joint over all rows, so O(m³) and an m × m matrix. `noisy=True` draws observations. Differentiable in
+    everything but the key.
+    """
+    if isinstance(source, Model):
+        x = as_rows(x, "x")
+        jax.tree.map(lambda leaf: check_finite(leaf, "x"), x)
+        if noisy and source.noise.ndim:
+            raise ValueError("the model's noise is given per training row and says nothing of new rows: add theirs yourself.")
+        return _draw_prior(source, x, key, num_samples, noisy)
+    return _draw(mean(source, x), covariance(source, x, noisy=noisy), key, num_samples)
+
+
+@eqx.filter_jit
+def _draw_prior(model: Model, x: Rows, key: Key[Array, ""], num_samples: int, noisy: bool) -> Array:
+    dtype = jnp.result_type(*jax.tree.leaves(x))
+    model = as_dtype(model, dtype)
+    matrix = model.kernel.gram(x, None)
+    if noisy:
+        matrix = matrix + model.noise * jnp.eye(num_rows(x), dtype=dtype)
+    level = mean_values(model.mean, x, jnp.zeros(num_rows(x), dtype))
+    return _draw(level, matrix, key, num_samples)
+
+
+@eqx.filter_jit
+def _draw(level: Float[Array, "m *p"], matrix: Float[Array, "m m"], key: Key[Array, ""], num_samples: int) -> Array:
+    shocks = jax.random.normal(key, (num_samples, *level.shape), level.dtype)
+    root = draw_root(matrix)
+    return level + jax.vmap(lambda shock: matmul(root, shock))(shocks)

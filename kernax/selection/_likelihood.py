@@ -1,0 +1,42 @@
+"""The marginal likelihood of the data, in its three terms."""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax.model import Conditioned
+from kernax.posterior import data_norm_squared
+
+
+class LikelihoodTerms(NamedTuple):
+    """`log p(y) = fidelity + complexity + constant`, summed over outputs."""
+
+    fidelity: Float[Array, ""]
+    """`-½ (y-μ)ᵀ K̃⁻¹ (y-μ)`: 0 at best, where the data are what the mean expects."""
+    complexity: Float[Array, ""]
+    """`-½ log det K̃`: larger for a model that could explain fewer datasets."""
+    constant: Float[Array, ""]
+    """`-(n/2) log 2π`."""
+
+
+def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
+    """The three terms of the log marginal likelihood, apart. O(n²) after conditioning."""
+    outputs = 1 if c.alpha.ndim == 1 else c.alpha.shape[1]
+    return LikelihoodTerms(
+        fidelity=-0.5 * jnp.sum(data_norm_squared(c)),
+        complexity=-0.5 * outputs * c.factor.logdet(),
+        constant=-0.5 * outputs * math.log(2 * math.pi) * c.data.count.astype(c.data.dtype),
+    )
+
+
+def log_marginal_likelihood(c: Conditioned) -> Float[Array, ""]:
+    """`log p(y)` under the model, summed over independent outputs."""
+    terms = likelihood_terms(c)
+    return terms.fidelity + terms.complexity + terms.constant
+
+
+def negative_log_marginal_likelihood(c: Conditioned) -> Float[Array, ""]:
+    """The objective of maximum likelihood: to be minimised."""
+    return -log_marginal_likelihood(c)

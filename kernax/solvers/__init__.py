@@ -1,0 +1,22 @@
+"""How `K + noise·I` is solved: one factor, a few questions, and their derivatives in one file."""
+
+from kernax.solvers._cholesky import Cholesky, draw_root, factorise_matrix
+from kernax.solvers._eigh import Eigh, SpectralFactor
+from kernax.solvers._factor import AbstractFactor, AbstractSolver, DenseFactor, is_usable
+from kernax.solvers._result import FailedError, Result, result_name, throw_unless
+
+__all__ = [
+    "AbstractFactor",
+    "AbstractSolver",
+    "Cholesky",
+    "DenseFactor",
+    "Eigh",
+    "FailedError",
+    "Result",
+    "SpectralFactor",
+    "draw_root",
+    "factorise_matrix",
+    "is_usable",
+    "result_name",
+    "throw_unless",
+]

@@ -1,0 +1,98 @@
+"""The default strategy: a Cholesky factorisation, with as little jitter as it takes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from kernax.solvers import _derivatives as derivatives
+from kernax.solvers import _raw
+from kernax.solvers._factor import (
+    AbstractSolver,
+    DenseFactor,
+    is_usable,
+    jitter_ladder,
+    mean_diagonal,
+    smallest_pivot,
+    status,
+    system_matrix,
+)
+
+
+class RawCholesky(eqx.Module):
+    """`A = L Lᵀ`."""
+
+    lower: Float[Array, "n n"]
+
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return _raw.solve_lower_transposed(self.lower, _raw.solve_lower(self.lower, b))
+
+    def logdet(self) -> Float[Array, ""]:
+        return 2.0 * jnp.sum(jnp.log(jnp.diagonal(self.lower)))
+
+    def inverse(self) -> Float[Array, "n n"]:
+        return _raw.inverse_from_lower(self.lower)
+
+
+class Cholesky(AbstractSolver):
+    """Direct and exact: O(n³/3) once, O(n²) per right-hand side.
+
+    Tried first without jitter; if the matrix is not numerically definite, jitter grows by factors of 10 from ten
+    roundings of the mean diagonal up to `max_jitter` (relative; default 1e-6 in float64, 1e-2 in float32). What was
+    needed is reported as `jitter` and never counted as noise.
+    """
+
+    max_jitter: float | None = eqx.field(static=True, default=None)
+
+    def factorise(self, kernel, x, noise, mask):
+        matrix = system_matrix(kernel.gram(x, None), noise, mask)
+        return factorise_matrix(matrix, noise, mask, self.max_jitter)
+
+
+def factorise_matrix(
+    matrix: Float[Array, "n n"], noise: Float[Array, "*n"], mask: Bool[Array, " n"], max_jitter: float | None = None
+) -> DenseFactor:
+    """A Cholesky factor of an explicit symmetric matrix, masked rows being rows of the identity."""
+    constant = jax.lax.stop_gradient(matrix)
+    lower, jitter, ok = _jittered(constant, mask, jitter_ladder(matrix.dtype, max_jitter))
+    result = status(ok, constant, jax.lax.stop_gradient(noise), mask, jitter)
+    return DenseFactor(matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype), RawCholesky(lower), mask, jitter, result)
+
+
+def _jittered(
+    matrix: Float[Array, "n n"], mask: Bool[Array, " n"], ladder: tuple[float, ...]
+) -> tuple[Float[Array, "n n"], Float[Array, ""], Bool[Array, ""]]:
+    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    scale, floor = mean_diagonal(matrix, mask), smallest_pivot(matrix)
+    rungs = jnp.asarray(ladder, matrix.dtype)
+
+    def attempt(rung: Array) -> tuple[Array, Array, Array]:
+        # Past the last rung stands the identity: a failed factor is finite, and flagged.
+        failed = rung >= len(ladder)
+        jitter = jnp.where(failed, 0.0, rungs[jnp.minimum(rung, len(ladder) - 1)] * scale)
+        lower = _raw.cholesky(jnp.where(failed, identity, matrix + jitter * identity))
+        pivots = jnp.diagonal(lower)
+        definite = jnp.all(jnp.isfinite(pivots)) & (jnp.min(pivots) ** 2 > floor)
+        return lower, jitter, failed | definite
+
+    def climb(state):
+        rung = state[0] + 1
+        return (rung, *attempt(rung))
+
+    lower = _raw.cholesky(matrix)
+    pivots = jnp.diagonal(lower)
+    definite = jnp.all(jnp.isfinite(pivots)) & (jnp.min(pivots) ** 2 > floor)
+    start = (jnp.asarray(0), lower, jnp.zeros((), matrix.dtype), definite)
+    rung, lower, jitter, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
+    return lower, jitter, rung < len(ladder)
+
+
+def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """`L` with `L Lᵀ = matrix`, jittered if need be, differentiable: a covariance's root for drawing samples.
+
+    A covariance may be semi-definite (an interpolated point has variance 0), so the whole ladder of jitter is allowed.
+    """
+    n = matrix.shape[0]
+    factor = factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
+    lower = derivatives.root(factor.matrix, factor.raw, factor.raw.lower)
+    return jnp.where(is_usable(factor.result), lower, jnp.nan)

@@ -1,0 +1,145 @@
+"""A factor of `K + noise·I`, and what a strategy must offer to make one."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from kernax._arrays import matmul
+from kernax.kernels import AbstractKernel, Rows
+from kernax.solvers import _derivatives as derivatives
+from kernax.solvers._result import Result
+
+
+class AbstractFactor(eqx.Module):
+    """The few questions that every formula of kernax is written with."""
+
+    jitter: eqx.AbstractVar[Float[Array, ""]]
+    result: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def solve(self, b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
+        """`(K + noise·I)⁻¹ b`."""
+
+    @abc.abstractmethod
+    def logdet(self) -> Float[Array, ""]:
+        """`log det (K + noise·I)`."""
+
+    @abc.abstractmethod
+    def inverse_diagonal(self) -> Float[Array, " n"]:
+        """`diag((K + noise·I)⁻¹)`."""
+
+    @abc.abstractmethod
+    def condition_estimate(self) -> Float[Array, ""]:
+        """The ratio of the largest to the smallest eigenvalue, to a digit or so."""
+
+
+class AbstractSolver(eqx.Module):
+    """A strategy: one configured instance."""
+
+    @abc.abstractmethod
+    def factorise(
+        self, kernel: AbstractKernel, x: Rows, noise: Float[Array, "*n"], mask: Bool[Array, " n"]
+    ) -> AbstractFactor:
+        """A factor of `K + noise·I` over the rows that count; `noise` is one number or one per row.
+
+        It gets the kernel, not a matrix, so that a structured strategy can keep its structure.
+        """
+
+
+class DenseFactor(AbstractFactor):
+    """A factor of an explicit matrix. The matrix carries the derivatives, the raw factor the numbers.
+
+    Where the factorisation failed, the raw factor is that of the identity and every answer is NaN, chosen last: gradients
+    behind a user's `where(ok, …)` stay finite.
+    """
+
+    matrix: Float[Array, "n n"]
+    raw: Any
+    mask: Bool[Array, " n"]
+    jitter: Float[Array, ""]
+    result: Any
+
+    def solve(self, b):
+        return self._or_nan(derivatives.solve(self.matrix, self.raw, b))
+
+    def logdet(self):
+        return self._or_nan(derivatives.logdet(self.matrix, self.raw))
+
+    def inverse_diagonal(self):
+        return self._or_nan(derivatives.inverse_diagonal(self.matrix, self.raw))
+
+    def condition_estimate(self):
+        matrix, raw = jax.lax.stop_gradient((self.matrix, self.raw))
+        # A fixed start that favours no structure; masked rows stay 0 and so out of the estimate.
+        start = jnp.where(self.mask, jnp.sin(1.0 + jnp.arange(self.mask.shape[0]) ** 2 % 997), 0.0).astype(matrix.dtype)
+        largest = _power_iteration(lambda v: matmul(matrix, v), start)
+        smallest_inverse = _power_iteration(lambda v: raw.solve(v[:, None])[:, 0], start)
+        return self._or_nan(largest * smallest_inverse)
+
+    def _or_nan(self, value: Array) -> Array:
+        return jnp.where(is_usable(self.result), value, jnp.nan)
+
+
+def is_usable(result: Any) -> Bool[Array, ""]:
+    """Whether there are numbers behind a result (singular ones come from a jittered matrix)."""
+    return (result == Result.successful) | (result == Result.singular)
+
+
+def system_matrix(
+    gram: Float[Array, "n n"], noise: Float[Array, "*n"], mask: Bool[Array, " n"]
+) -> Float[Array, "n n"]:
+    """`K + noise·I` over the rows that count, the identity elsewhere: solves, determinants and derivatives are then
+    exactly those of the smaller matrix."""
+    both = mask[:, None] & mask[None, :]
+    diagonal = jnp.where(mask, noise, 1.0).astype(gram.dtype)
+    return jnp.where(both, gram, 0.0) + jnp.diag(diagonal)
+
+
+def jitter_ladder(dtype: Any, max_jitter: float | None) -> tuple[float, ...]:
+    """Jitters to try in turn, relative to the mean diagonal: none, then factors of 10 from ten roundings to the cap."""
+    eps = float(jnp.finfo(dtype).eps)
+    cap = max_jitter if max_jitter is not None else (1e-6 if eps < 1e-10 else 1e-2)
+    rungs, rung = [0.0], 10 * eps
+    while rung <= cap:
+        rungs.append(rung)
+        rung *= 10
+    return tuple(rungs)
+
+
+def smallest_pivot(matrix: Float[Array, "n n"]) -> Float[Array, ""]:
+    """Below this, a pivot or eigenvalue is rounding: the matrix is singular as far as its numbers can tell."""
+    return 4 * jnp.finfo(matrix.dtype).eps * jnp.sqrt(matrix.shape[0]) * jnp.max(jnp.abs(jnp.diagonal(matrix)))
+
+
+def mean_diagonal(matrix: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
+    """The mean diagonal entry over the rows that count; 1 if there are none."""
+    return jnp.sum(jnp.where(mask, jnp.diagonal(matrix), 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+
+
+def status(
+    ok: Bool[Array, ""],
+    matrix: Float[Array, "n n"],
+    noise: Float[Array, "*n"],
+    mask: Bool[Array, " n"],
+    jitter: Float[Array, ""],
+) -> Any:
+    """The result of a factorisation that ended `ok` (or not) with this jitter."""
+    # Only a failure is worth another pass over the matrix.
+    finite = jax.lax.cond(ok, lambda: jnp.asarray(True), lambda: jnp.all(jnp.isfinite(matrix)))
+    noise_free = jnp.any(jnp.where(mask, noise, 1.0) == 0)
+    result = Result.where(finite, Result.not_positive_definite, Result.nonfinite)
+    good = Result.where(noise_free & (jitter > 0), Result.singular, Result.successful)
+    result = Result.where(ok, good, result)
+    return Result.where(jnp.any(mask), result, Result.empty)
+
+
+def _power_iteration(apply: Any, start: Float[Array, " n"], steps: int = 30) -> Float[Array, ""]:
+    def step(_, v):
+        w = apply(v)
+        return w / jnp.maximum(jnp.linalg.norm(w), jnp.finfo(w.dtype).tiny)
+
+    return jnp.linalg.norm(apply(jax.lax.fori_loop(0, steps, step, start)))

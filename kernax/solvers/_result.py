@@ -1,0 +1,58 @@
+"""How a computation ended. Status is data: nothing raises inside traced code."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+
+class Result(eqx.Enumeration):
+    """How a factorisation or a fit ended."""
+
+    successful = "successful"
+    empty = "empty: no row of the dataset counts (its mask is False everywhere)."
+    nonfinite = (
+        "nonfinite: the kernel matrix or the objective has NaN or infinite entries. "
+        "Look for NaN in the inputs or hyperparameters, and for overflow in a kernel of your own."
+    )
+    singular = (
+        "singular: with noise 0 the kernel matrix is not numerically definite, so the answer is that of a small jitter. "
+        "Give a positive noise, remove duplicate rows, or use a rougher kernel."
+    )
+    not_positive_definite = (
+        "not_positive_definite: the kernel matrix stays indefinite with the largest jitter allowed. "
+        "Check that the kernel is positive semi-definite, give a larger noise, or raise the solver's max_jitter."
+    )
+    max_steps_reached = "max_steps_reached: the steps were used up before the fit converged. Raise max_steps."
+    stalled = (
+        "stalled: no more progress, although the gradient is not small. "
+        "Often rounding (use float64), a parameter at its bound, or a learning rate that is too large."
+    )
+    diverged = (
+        "diverged: the objective became worse and worse, or not finite; the best finite point is kept. "
+        "Lower the learning rate or start elsewhere (kx.initialise)."
+    )
+    interrupted = "interrupted: stopped by the user; the best point so far is kept."
+    all_starts_failed = (
+        "all_starts_failed: no start gave a finite objective. Check the data's scale and the starting values."
+    )
+
+
+class FailedError(RuntimeError):
+    """Raised by an eager call whose status is a failure; `throw=False` returns the status instead."""
+
+
+def throw_unless(usable: tuple[str, ...], result: Any, doing: str) -> None:
+    """Raise if one concrete result is not among `usable`. Traced and batched results never raise."""
+    value = result._value
+    if isinstance(value, jax.core.Tracer) or np.ndim(value) > 0:
+        return
+    name = result_name(result)
+    if name not in ("successful", *usable):
+        raise FailedError(f"{doing} failed. {Result[result]} (throw=False returns the status instead.)")
+
+
+def result_name(result: Any) -> str:
+    """The short name of one concrete result."""
+    return Result[result].split(":")[0]
