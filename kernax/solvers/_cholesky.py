@@ -20,18 +20,18 @@ from kernax.solvers._factor import (
 
 
 class RawCholesky(eqx.Module):
-    """`A = L Lᵀ`."""
+    """`A = RᵀR`, R in the upper triangle; what stands below is never read."""
 
-    lower: Float[Array, "n n"]
+    upper: Float[Array, "n n"]
 
     def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        return _raw.solve_lower_transposed(self.lower, _raw.solve_lower(self.lower, b))
+        return _raw.solve_upper(self.upper, _raw.solve_upper_transposed(self.upper, b))
 
     def logdet(self) -> Float[Array, ""]:
-        return 2.0 * jnp.sum(jnp.log(jnp.diagonal(self.lower)))
+        return 2.0 * jnp.sum(jnp.log(jnp.diagonal(self.upper)))
 
-    def inverse(self) -> Float[Array, "n n"]:
-        return _raw.inverse_from_lower(self.lower)
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        return _raw.inverse_triangle(self.upper)
 
 
 class Cholesky(AbstractSolver):
@@ -54,37 +54,36 @@ def factorise_matrix(
 ) -> DenseFactor:
     """A Cholesky factor of an explicit symmetric matrix, masked rows being rows of the identity."""
     constant = jax.lax.stop_gradient(matrix)
-    lower, jitter, ok = _jittered(constant, mask, jitter_ladder(matrix.dtype, max_jitter))
+    upper, jitter, ok = _jittered(constant, mask, jitter_ladder(matrix.dtype, max_jitter))
     result = status(ok, constant, jax.lax.stop_gradient(noise), mask, jitter)
-    return DenseFactor(matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype), RawCholesky(lower), mask, jitter, result)
+    shifted = matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype)
+    return DenseFactor(shifted, RawCholesky(upper), mask, jitter, result)
 
 
 def _jittered(
     matrix: Float[Array, "n n"], mask: Bool[Array, " n"], ladder: tuple[float, ...]
 ) -> tuple[Float[Array, "n n"], Float[Array, ""], Bool[Array, ""]]:
-    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    """The upper factor of the matrix with the least jitter on the ladder, that jitter, and whether there was one."""
     scale, floor = mean_diagonal(matrix, mask), smallest_pivot(matrix)
     rungs = jnp.asarray(ladder, matrix.dtype)
 
-    def attempt(rung: Array) -> tuple[Array, Array, Array]:
+    def definite(upper: Array) -> Array:
+        pivots = jnp.diagonal(upper)
+        return jnp.all(jnp.isfinite(pivots)) & (jnp.min(pivots) ** 2 > floor)
+
+    def climb(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        rung = state[0] + 1
         # Past the last rung stands the identity: a failed factor is finite, and flagged.
         failed = rung >= len(ladder)
         jitter = jnp.where(failed, 0.0, rungs[jnp.minimum(rung, len(ladder) - 1)] * scale)
-        lower = _raw.cholesky(jnp.where(failed, identity, matrix + jitter * identity))
-        pivots = jnp.diagonal(lower)
-        definite = jnp.all(jnp.isfinite(pivots)) & (jnp.min(pivots) ** 2 > floor)
-        return lower, jitter, failed | definite
+        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+        upper = _raw.cholesky(jnp.where(failed, identity, matrix + jitter * identity))
+        return rung, upper, jitter, failed | definite(upper)
 
-    def climb(state):
-        rung = state[0] + 1
-        return (rung, *attempt(rung))
-
-    lower = _raw.cholesky(matrix)
-    pivots = jnp.diagonal(lower)
-    definite = jnp.all(jnp.isfinite(pivots)) & (jnp.min(pivots) ** 2 > floor)
-    start = (jnp.asarray(0), lower, jnp.zeros((), matrix.dtype), definite)
-    rung, lower, jitter, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
-    return lower, jitter, rung < len(ladder)
+    upper = _raw.cholesky(matrix)
+    start = (jnp.asarray(0), upper, jnp.zeros((), matrix.dtype), definite(upper))
+    rung, upper, jitter, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
+    return upper, jitter, rung < len(ladder)
 
 
 def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -94,5 +93,5 @@ def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """
     n = matrix.shape[0]
     factor = factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
-    lower = derivatives.root(factor.matrix, factor.raw, factor.raw.lower)
+    lower = derivatives.root(factor.matrix, factor.raw, jnp.triu(factor.raw.upper).T)
     return jnp.where(is_usable(factor.result), lower, jnp.nan)

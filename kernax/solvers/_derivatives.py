@@ -25,7 +25,9 @@ class RawFactor(Protocol):
 
     def logdet(self) -> Float[Array, ""]: ...
 
-    def inverse(self) -> Float[Array, "n n"]: ...
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        """The upper triangle of A⁻¹; below it may stand anything."""
+        ...
 
 
 def solve(matrix: Float[Array, "n n"], raw: RawFactor, b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
@@ -46,26 +48,40 @@ def logdet(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, ""]:
 @logdet.defjvp
 def _logdet_jvp(primals, tangents):
     (matrix, raw), (d_matrix, _) = primals, tangents
-    return raw.logdet(), jnp.vdot(inverse(matrix, raw), d_matrix, precision="highest")
+    # A and δA are symmetric: one triangle of the inverse, off-diagonal entries twice, spares its mirroring.
+    triangle = inverse_triangle(matrix, raw)
+    weighted = 2.0 * triangle - jnp.diag(jnp.diagonal(triangle))
+    return raw.logdet(), jnp.vdot(weighted, d_matrix, precision="highest")
 
 
 @jax.custom_jvp
+def inverse_triangle(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, "n n"]:
+    """The upper triangle of `A⁻¹`, zeros below."""
+    return jnp.triu(raw.inverse_triangle())
+
+
+@inverse_triangle.defjvp
+def _inverse_triangle_jvp(primals, tangents):
+    (matrix, raw), (d_matrix, _) = primals, tangents
+    triangle = inverse_triangle(matrix, raw)
+    whole = _mirrored(triangle)
+    return triangle, -jnp.triu(matmul(matmul(whole, d_matrix), whole))
+
+
 def inverse(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, "n n"]:
     """`A⁻¹`, whole."""
-    return raw.inverse()
+    return _mirrored(inverse_triangle(matrix, raw))
 
 
-@inverse.defjvp
-def _inverse_jvp(primals, tangents):
-    (matrix, raw), (d_matrix, _) = primals, tangents
-    value = inverse(matrix, raw)
-    return value, -matmul(matmul(value, d_matrix), value)
+def _mirrored(triangle: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    # Not `where(i <= j, P, P.T)`: jaxlib 0.10 crashes on CPU for some fusions of it.
+    return triangle + jnp.triu(triangle, 1).T
 
 
 @jax.custom_jvp
 def inverse_diagonal(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, " n"]:
     """`diag(A⁻¹)`."""
-    return jnp.diagonal(raw.inverse())
+    return jnp.diagonal(raw.inverse_triangle())
 
 
 @inverse_diagonal.defjvp

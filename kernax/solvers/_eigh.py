@@ -33,7 +33,7 @@ class RawEigh(eqx.Module):
     def logdet(self) -> Float[Array, ""]:
         return jnp.sum(jnp.log(self.values))
 
-    def inverse(self) -> Float[Array, "n n"]:
+    def inverse_triangle(self) -> Float[Array, "n n"]:
         return matmul(self.vectors / self.values, self.vectors.T)
 
 

@@ -5,18 +5,16 @@ as the pool has threads, the process hangs for good. So every function here maps
 stays batched elsewhere. None of them is to be differentiated: `_derivatives.py` knows the derivatives.
 """
 
-import ctypes
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array, Float
+
+from kernax.solvers import _lapack
 
 
 def _one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,20 +45,26 @@ def _one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_one_at_a_time_on_cpu
 def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky factor, read off the lower triangle; NaN where the matrix is not positive definite."""
-    return lax.linalg.cholesky(matrix, symmetrize_input=False)
+    """`R` with `RᵀR = matrix` in the upper triangle; below it may stand anything. NaN diagonal if it is not definite."""
+
+    def by_xla(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        return lax.linalg.cholesky(matrix.T, symmetrize_input=False).T
+
+    if _lapack.is_available(matrix):
+        return lax.platform_dependent(matrix, cpu=_lapack.potrf, default=by_xla)
+    return by_xla(matrix)
 
 
 @_one_at_a_time_on_cpu
-def solve_lower(lower: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """`L⁻¹ b`."""
-    return lax.linalg.triangular_solve(lower, b, left_side=True, lower=True)
+def solve_upper_transposed(upper: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """`R⁻ᵀ b`."""
+    return lax.linalg.triangular_solve(upper.T, b, left_side=True, lower=True)
 
 
 @_one_at_a_time_on_cpu
-def solve_lower_transposed(lower: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """`L⁻ᵀ b`."""
-    return lax.linalg.triangular_solve(lower, b, left_side=True, lower=True, transpose_a=True)
+def solve_upper(upper: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """`R⁻¹ b`."""
+    return lax.linalg.triangular_solve(upper.T, b, left_side=True, lower=True, transpose_a=True)
 
 
 @_one_at_a_time_on_cpu
@@ -70,59 +74,14 @@ def eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
 
 
 @_one_at_a_time_on_cpu
-def inverse_from_lower(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """`(L Lᵀ)⁻¹`, whole and symmetric.
+def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The upper triangle of `(RᵀR)⁻¹`; below it may stand anything."""
 
-    XLA offers no potri, and two triangular solves against the identity do three times its arithmetic (n = 4000: 1.5 s
-    against 0.4 s). On CPU LAPACK's own routine is called on XLA's buffer.
-    """
-    if lower.dtype.name in _POTRI_NAMES and _potri(lower.dtype.name) is not None:
-        return lax.platform_dependent(lower, cpu=_inverse_by_lapack, default=_inverse_by_solves)
-    return _inverse_by_solves(lower)
+    def by_solves(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        identity = jnp.eye(upper.shape[0], dtype=upper.dtype)
+        half = lax.linalg.triangular_solve(upper.T, identity, left_side=True, lower=True)
+        return lax.linalg.triangular_solve(upper.T, half, left_side=True, lower=True, transpose_a=True)
 
-
-def _inverse_by_solves(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    half = lax.linalg.triangular_solve(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), left_side=True, lower=True)
-    return lax.linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)
-
-
-def _inverse_by_lapack(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    shape = jax.ShapeDtypeStruct(lower.shape, lower.dtype)
-    triangle = buffer_callback(_potri_in_place, shape, input_output_aliases={0: 0})(lower)
-    # `tril + tril.T`: jaxlib 0.10 crashes on CPU for some fused `where(i >= j, K, K.T)`.
-    return jnp.tril(triangle) + jnp.tril(triangle, -1).T
-
-
-_POTRI_NAMES = {"float32": "spotri", "float64": "dpotri"}
-
-
-@functools.cache
-def _potri(dtype: str) -> Any:
-    """LAPACK's potri as a C function that releases Python's lock, from the LAPACK that jaxlib itself uses (SciPy's)."""
-    try:
-        from scipy.linalg import cython_lapack
-
-        capsule = cython_lapack.__pyx_capi__[_POTRI_NAMES[dtype]]
-    except (ImportError, AttributeError, KeyError):
-        return None
-    api = ctypes.pythonapi
-    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    if b"int *" not in api.PyCapsule_GetName(capsule):
-        return None  # a LAPACK of 64-bit integers: the other way is taken
-    address = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
-    integer = ctypes.POINTER(ctypes.c_int)
-    return ctypes.CFUNCTYPE(None, ctypes.c_char_p, integer, ctypes.c_void_p, integer, integer)(address)
-
-
-def _potri_in_place(context: Any, out: Any, lower: Any) -> None:
-    del context
-    source, target = np.asarray(lower), np.asarray(out)
-    if source.ctypes.data != target.ctypes.data:
-        np.copyto(target, source)
-    n, info = ctypes.c_int(target.shape[0]), ctypes.c_int(0)
-    # A row-major lower triangle is what LAPACK, reading column by column, calls the upper one.
-    _potri(target.dtype.name)(b"U", n, target.ctypes.data, n, info)
-    if info.value != 0:
-        target[...] = np.nan
+    if _lapack.is_available(upper):
+        return lax.platform_dependent(upper, cpu=_lapack.potri, default=by_solves)
+    return by_solves(upper)
