@@ -5,4 +5,5 @@ from kernax.parameters import *
 from kernax.posterior import *
 from kernax.selection import *
 from kernax.solvers import *
+from kernax.fitting import *
 from kernax import means

@@ -1,0 +1,158 @@
+"""Fitting hyperparameters: minimise one scalar of a conditioned model."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.fitting._lanes import run_lanes, run_traced
+from kernax.fitting._lbfgs import lbfgs
+from kernax.fitting._loop import LoopState, Objective, Problem, Rules, outcome
+from kernax.fitting._starts import starting_points
+from kernax.model import Model, check_noise
+from kernax.parameters import (
+    as_dtype,
+    at_bound,
+    join,
+    parameter_name,
+    parameters,
+    setting,
+    split,
+)
+from kernax.selection import negative_log_marginal_likelihood
+from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
+
+
+class Fit(eqx.Module):
+    """A fitted model and how it came about."""
+
+    model: Model
+    value: Float[Array, ""]
+    """The objective (less the log-prior) at the model: the best finite one met."""
+    result: Any
+    num_steps: Int[Array, ""]
+    """Evaluations of the objective and its gradient, of the start that won."""
+    gradient_norm: Float[Array, ""]
+    """The largest component of the gradient in the unconstrained space."""
+    at_bound: Model
+    """A tree of booleans: which parameters ended at an end of their range."""
+    jitter: Float[Array, ""]
+    history: Float[Array, " steps"]
+    """The value at every step, of the start that won; NaN past the end if the fit was traced."""
+    start_values: Float[Array, " starts"]
+    """The value that each start arrived at; ∞ for one that failed."""
+
+    def __repr__(self):
+        if not is_concrete(self.value) or self.value.ndim:
+            return f"Fit({self.model!r})"
+        return (
+            f"Fit({result_name(self.result)}, value={float(self.value):.6g}, num_steps={int(self.num_steps)}, "
+            f"gradient_norm={float(self.gradient_norm):.2g}, jitter={float(self.jitter):.2g}, model={self.model!r})"
+        )
+
+
+def fit(
+    model: Model,
+    data: Data,
+    *,
+    objective: Objective = negative_log_marginal_likelihood,
+    optimiser: optax.GradientTransformation | None = None,
+    solver: AbstractSolver | None = None,
+    max_steps: int = 500,
+    gradient_tolerance: float | None = None,
+    value_tolerance: float | None = None,
+    patience: int = 20,
+    trainable: Model | None = None,
+    restarts: int = 0,
+    key: Key[Array, ""] | None = None,
+    progress: bool = False,
+    throw: bool = True,
+) -> Fit:
+    """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
+
+    The default objective gives maximum likelihood, or the posterior's mode if the model has priors; any function of a
+    `Conditioned` will do. The default optimiser is L-BFGS; any optax optimiser will do. `trainable` is a boolean tree
+    (see `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the
+    given model elsewhere, and keeps the best; the same `key` draws the same starts.
+
+    The tolerances are relative to the objective's own size: the fit has converged when no component of the gradient
+    exceeds `gradient_tolerance` (1e-5 in float64, 1e-3 in float32) times it, and gives up after `patience` steps with no
+    progress above `value_tolerance` times it. The best finite point met is what is returned.
+
+    Called eagerly it raises `FailedError` if there is no usable answer at all (`throw=False` returns the status), and
+    Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
+    """
+    check_noise(model, data)
+    if restarts < 0 or max_steps < 1 or patience < 1:
+        raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1; got {restarts}, {max_steps}, {patience}.")
+    single = jnp.finfo(data.dtype).eps > 1e-10
+    rules = Rules(
+        optimiser=lbfgs() if optimiser is None else optimiser,
+        max_steps=max_steps,
+        gradient_tolerance=(1e-3 if single else 1e-5) if gradient_tolerance is None else gradient_tolerance,
+        value_tolerance=(1e-6 if single else 1e-10) if value_tolerance is None else value_tolerance,
+        patience=patience,
+    )
+    model = as_dtype(model, data.dtype)
+    _check_free(model, trainable)
+    free, held = split(model, trainable)
+    problem = Problem(held, data, objective, Cholesky() if solver is None else solver)
+    frees = starting_points(model, free, restarts, jax.random.key(0) if key is None else key)
+
+    traced = any(not is_concrete(leaf) for leaf in jax.tree.leaves((model, data)) if eqx.is_array(leaf))
+    if traced:
+        return _best_of(run_traced(frees, problem, rules), problem, rules)
+    states = run_lanes(frees, problem, rules, progress=progress)
+    answer = _best_of(states, problem, rules)
+    answer = eqx.tree_at(lambda a: a.history, answer, answer.history[: int(answer.num_steps)])
+    if throw:
+        usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
+        throw_unless(usable, answer.result, "the fit")
+        if not math.isfinite(float(answer.value)):
+            throw_unless((), answer.result, "the fit")
+    return answer
+
+
+@eqx.filter_jit
+def _best_of(states: LoopState, problem: Problem, rules: Rules) -> Fit:
+    """The lane with the lowest finite value, as a `Fit`."""
+    results = jax.vmap(lambda state: outcome(state, rules))(states)
+    values = jnp.where(jnp.isfinite(states.best.value), states.best.value, jnp.inf)
+    winner = jnp.argmin(values)
+    state, result = jax.tree.map(lambda leaf: leaf[winner], (states, results))
+    if values.shape[0] > 1:
+        result = Result.where(jnp.any(jnp.isfinite(values)), result, Result.all_starts_failed)
+    model = join(state.best.free, problem.held)
+    return Fit(
+        model=model,
+        value=jnp.where(jnp.isfinite(state.best.value), state.best.value, jnp.nan),
+        result=result,
+        num_steps=state.step,
+        gradient_norm=state.best.gradient_norm,
+        at_bound=at_bound(model),
+        jitter=state.best.jitter,
+        history=state.history,
+        start_values=values,
+    )
+
+
+def _check_free(model: Model, trainable: Model | None) -> None:
+    tree = model if trainable is None else eqx.filter(model, trainable)
+    free = parameters(tree)
+    if not free:
+        raise ValueError("there is nothing to fit: every parameter is held.")
+    for path, value in free:
+        bijector = setting(model, path).bijector
+        if is_concrete(value) and getattr(bijector, "zero_allowed", False) and (np.asarray(value) == 0).any():
+            name = parameter_name(path)
+            raise ValueError(
+                f"{name} is 0, where its logarithm, in which it is fitted, has no value: start it above 0, "
+                f"or hold it with trainable=kx.freeze(model, where=lambda m: m.{name})."
+            )

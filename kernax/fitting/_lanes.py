@@ -1,0 +1,97 @@
+"""How independent fits ("lanes") are laid on the hardware: the one place that decides it.
+
+On CPU a lane is one loop of its own; as many host threads as there are cores take lanes in turn, with BLAS held to one
+thread meanwhile (under `vmap` every lane would wait for the slowest, and small matrices do not fill two BLAS threads). On
+accelerators all lanes run together under `vmap`; the loop makes one evaluation a turn, so lanes in different phases of
+their line searches do not wait for each other.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from kernax.fitting._loop import LoopState, Problem, Rules, advance, start
+from kernax.fitting._progress import progress_bar
+from kernax.model import Model
+
+_start = eqx.filter_jit(start)
+_advance = eqx.filter_jit(advance)
+_start_together = eqx.filter_jit(lambda frees, problem, rules: jax.vmap(lambda free: start(free, problem, rules))(frees))
+_advance_together = eqx.filter_jit(
+    lambda states, problem, rules, until: jax.vmap(lambda state: advance(state, problem, rules, until))(states)
+)
+
+
+def run_traced(frees: Model, problem: Problem, rules: Rules) -> LoopState:
+    """All lanes to their end, inside somebody's trace."""
+
+    def run(free: Model) -> LoopState:
+        return advance(start(free, problem, rules), problem, rules, jnp.asarray(rules.max_steps))
+
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(run, frees)
+    return jax.vmap(run)(frees)
+
+
+def run_lanes(frees: Model, problem: Problem, rules: Rules, *, progress: bool, together: bool | None = None) -> LoopState:
+    """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached."""
+    together = jax.default_backend() != "cpu" if together is None else together
+    lanes = jax.tree.leaves(frees)[0].shape[0]
+    stop = threading.Event()
+    with progress_bar(progress, rules.max_steps * (1 if together else lanes)) as show:
+        if together:
+            states = _start_together(frees, problem, rules)
+            return _drive(_advance_together, states, problem, rules, stop, show)
+
+        def lane(index: int) -> LoopState:
+            free = jax.tree.map(lambda leaf: leaf[index], frees)
+            return _drive(_advance, _start(free, problem, rules), problem, rules, stop, show)
+
+        if lanes == 1:
+            return jax.tree.map(lambda leaf: leaf[None], lane(0))
+        with _one_blas_thread(), ThreadPoolExecutor(min(lanes, os.cpu_count() or 1)) as pool:
+            futures = [pool.submit(lane, index) for index in range(lanes)]
+            try:
+                states = [future.result() for future in futures]
+            except KeyboardInterrupt:
+                stop.set()
+                states = [future.result() for future in futures]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def _drive(
+    advance: Any, state: LoopState, problem: Problem, rules: Rules, stop: threading.Event, show: Any
+) -> LoopState:
+    """Advance in pieces of about half a second. A piece cut off by Ctrl-C is lost; the state before it is not."""
+    piece, done = 1, 0
+    try:
+        while not stop.is_set() and bool(jnp.any(state.running)):
+            begun = time.monotonic()
+            state = advance(state, problem, rules, jnp.asarray(done + piece))
+            reached = int(jnp.max(state.step))
+            show(reached - done, float(jnp.min(state.best.value)))
+            done += piece
+            took = time.monotonic() - begun
+            piece = max(1, min(2 * piece, int(piece * 0.5 / max(took, 1e-4))))
+    except KeyboardInterrupt:
+        stop.set()
+    return state
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:  # still right, only slower: lanes then compete for BLAS threads
+        yield
+        return
+    with threadpool_limits(1, user_api="blas"):
+        yield
