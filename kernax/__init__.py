@@ -1,9 +1,164 @@
-from kernax.data import Data
-from kernax.kernels import *
-from kernax.model import Model, Conditioned, condition
-from kernax.parameters import *
-from kernax.posterior import *
-from kernax.selection import *
-from kernax.solvers import *
-from kernax.fitting import *
+"""kernax: differentiable kernel methods on JAX.
+
+A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantity of kernel ridge regression and Gaussian
+processes is a pure function of the answer; `fit` minimises one of those functions.
+"""
+
 from kernax import means
+from kernax.data import Data
+from kernax.fitting import Fit, fit, initialise, lbfgs
+from kernax.kernels import (
+    RBF,
+    AbstractKernel,
+    AbstractStationary,
+    Constant,
+    Cosine,
+    FeatureMap,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Polynomial,
+    Power,
+    Product,
+    RationalQuadratic,
+    Scale,
+    Select,
+    Sum,
+    Warp,
+)
+from kernax.model import Conditioned, Model, condition
+from kernax.parameters import (
+    AbstractBijector,
+    Gamma,
+    HalfNormal,
+    Interval,
+    LogNormal,
+    Normal,
+    Parametrised,
+    Positive,
+    Real,
+    Softplus,
+    constrain,
+    freeze,
+    interval,
+    log_jacobian,
+    log_prior,
+    non_negative,
+    positive,
+    ravel,
+    real,
+    trainable,
+    unconstrain,
+    with_bijector,
+    with_prior,
+)
+from kernax.posterior import (
+    Prediction,
+    covariance,
+    error_bound,
+    mean,
+    negative_log_predictive_density,
+    power_function,
+    predict,
+    rkhs_inner,
+    rkhs_norm,
+    sample,
+    variance,
+)
+from kernax.report import report
+from kernax.selection import (
+    LikelihoodTerms,
+    likelihood_terms,
+    log_marginal_likelihood,
+    loo_mean,
+    loo_mse,
+    loo_negative_log_density,
+    loo_residuals,
+    loo_variance,
+    negative_log_marginal_likelihood,
+)
+from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RBF",
+    "AbstractBijector",
+    "AbstractKernel",
+    "AbstractSolver",
+    "AbstractStationary",
+    "Cholesky",
+    "Conditioned",
+    "Constant",
+    "Cosine",
+    "Data",
+    "Eigh",
+    "FailedError",
+    "FeatureMap",
+    "Fit",
+    "Gamma",
+    "HalfNormal",
+    "Interval",
+    "LikelihoodTerms",
+    "Linear",
+    "LogNormal",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Model",
+    "Normal",
+    "Parametrised",
+    "Periodic",
+    "Polynomial",
+    "Positive",
+    "Power",
+    "Prediction",
+    "Product",
+    "RationalQuadratic",
+    "Real",
+    "Result",
+    "Scale",
+    "Select",
+    "Softplus",
+    "Sum",
+    "Warp",
+    "condition",
+    "constrain",
+    "covariance",
+    "error_bound",
+    "fit",
+    "freeze",
+    "initialise",
+    "interval",
+    "lbfgs",
+    "likelihood_terms",
+    "log_jacobian",
+    "log_marginal_likelihood",
+    "log_prior",
+    "loo_mean",
+    "loo_mse",
+    "loo_negative_log_density",
+    "loo_residuals",
+    "loo_variance",
+    "mean",
+    "means",
+    "negative_log_marginal_likelihood",
+    "negative_log_predictive_density",
+    "non_negative",
+    "positive",
+    "power_function",
+    "predict",
+    "ravel",
+    "real",
+    "report",
+    "rkhs_inner",
+    "rkhs_norm",
+    "sample",
+    "trainable",
+    "unconstrain",
+    "variance",
+    "with_bijector",
+    "with_prior",
+]

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -27,9 +28,8 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
             )
         if value.dtype == np.float64:
             _tell_if_cut(name)
-    elif not jnp.issubdtype(value.dtype, jnp.floating):
-        if jnp.issubdtype(value.dtype, jnp.complexfloating):
-            raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
+    elif jnp.issubdtype(value.dtype, jnp.complexfloating):
+        raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
     dtype = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
     return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
 
@@ -45,7 +45,7 @@ def check_finite(value: Array, name: str, counts: Array | None = None) -> None:
     if bad.any():
         first = ", ".join(str(i) for i in np.flatnonzero(bad)[:5])
         raise ValueError(
-            f"{name} has NaN or infinite values in {bad.sum()} of {len(bad)} rows (first rows: {first}): "
+            f"{name} has NaN or infinite values in {bad.sum()} of {rows.shape[0]} rows (first rows: {first}): "
             "drop them, or mark them with mask=False."
         )
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
 
+from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.kernels import AbstractKernel
 from kernax.means import Zero, as_mean, mean_values
@@ -58,7 +58,7 @@ class Conditioned(eqx.Module):
         return self.factor.jitter
 
     def __repr__(self):
-        if isinstance(self.jitter, jax.core.Tracer) or self.jitter.ndim:
+        if not is_concrete(self.jitter) or self.jitter.ndim:
             return f"Conditioned({self.model!r}, {self.data!r}, {self.solver!r})"
         status = f"{result_name(self.result)}, jitter={float(self.jitter):.3g}"
         return f"Conditioned({self.model!r}, {self.data!r}, {self.solver!r}, {status})"

@@ -43,9 +43,12 @@ class Data(eqx.Module):
         check_finite(y, "y", mask)
 
         dtype = jnp.result_type(y, *jax.tree.leaves(x))
-        self.x = jax.tree.map(lambda leaf: _overwritten(leaf.astype(dtype), mask), x)
-        self.y = jnp.where(_along_rows(mask, y), y.astype(dtype), 0.0)
-        self.mask = mask
+        x, y = jax.tree.map(lambda leaf: leaf.astype(dtype), (x, y))
+        if mask is not None:
+            x, y = _without_masked_rows(x, y, mask)
+        self.x = x
+        self.y = y
+        self.mask = jnp.asarray(np.ones(n, bool)) if mask is None else mask
 
     @property
     def n(self) -> int:
@@ -71,9 +74,9 @@ class Data(eqx.Module):
         return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}, {self.dtype})"
 
 
-def _as_mask(mask: Any, n: int) -> Bool[Array, " n"]:
+def _as_mask(mask: Any, n: int) -> Bool[Array, " n"] | None:
     if mask is None:
-        return jnp.ones(n, bool)
+        return None
     if not isinstance(mask, jax.Array):
         mask = np.asarray(mask)
     if mask.shape != (n,) or mask.dtype != bool:
@@ -81,10 +84,15 @@ def _as_mask(mask: Any, n: int) -> Bool[Array, " n"]:
     return jnp.asarray(mask)
 
 
-def _overwritten(leaf: Array, mask: Array) -> Array:
-    """Masked rows become copies of the first row that counts: finite, and no new extreme for centring or scaling."""
-    stand_in = jnp.where(jnp.any(mask), leaf[jnp.argmax(mask)], jnp.zeros_like(leaf[0]))
-    return jnp.where(_along_rows(mask, leaf), leaf, stand_in)
+@eqx.filter_jit
+def _without_masked_rows(x: Rows, y: Array, mask: Array) -> tuple[Rows, Array]:
+    """Masked rows of x become copies of the first row that counts: finite, and no new extreme for centring or scaling."""
+
+    def overwritten(leaf: Array) -> Array:
+        stand_in = jnp.where(jnp.any(mask), leaf[jnp.argmax(mask)], jnp.zeros_like(leaf[0]))
+        return jnp.where(_along_rows(mask, leaf), leaf, stand_in)
+
+    return jax.tree.map(overwritten, x), jnp.where(_along_rows(mask, y), y, 0.0)
 
 
 def _along_rows(mask: Array, like: Array) -> Array:

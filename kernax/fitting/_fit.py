@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.fitting._lanes import run_lanes, run_traced
+from kernax.fitting._lanes import run_lanes, run_traced, stacked
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._loop import LoopState, Objective, Problem, Rules, outcome
 from kernax.fitting._starts import starting_points
@@ -100,34 +100,44 @@ def fit(
         value_tolerance=(1e-6 if single else 1e-10) if value_tolerance is None else value_tolerance,
         patience=patience,
     )
-    model = as_dtype(model, data.dtype)
     _check_free(model, trainable)
-    free, held = split(model, trainable)
+    if key is None and restarts:
+        key = jax.random.key(0)
+    frees, held = _prepare(model, trainable, data.dtype, restarts, key)
     problem = Problem(held, data, objective, Cholesky() if solver is None else solver)
-    frees = starting_points(model, free, restarts, jax.random.key(0) if key is None else key)
 
     traced = any(not is_concrete(leaf) for leaf in jax.tree.leaves((model, data)) if eqx.is_array(leaf))
     if traced:
         return _best_of(run_traced(frees, problem, rules), problem, rules)
-    states = run_lanes(frees, problem, rules, progress=progress)
-    answer = _best_of(states, problem, rules)
-    answer = eqx.tree_at(lambda a: a.history, answer, answer.history[: int(answer.num_steps)])
+    answer = _best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules)
+    history = np.asarray(answer.history)[: int(answer.num_steps)]
+    answer = eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
     if throw:
         usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
-        throw_unless(usable, answer.result, "the fit")
-        if not math.isfinite(float(answer.value)):
-            throw_unless((), answer.result, "the fit")
+        throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")
     return answer
 
 
 @eqx.filter_jit
-def _best_of(states: LoopState, problem: Problem, rules: Rules) -> Fit:
+def _prepare(
+    model: Model, trainable: Model | None, dtype: Any, restarts: int, key: Key[Array, ""] | None
+) -> tuple[list[Model], Model]:
+    """The starts, unconstrained, and what is held."""
+    model = as_dtype(model, dtype)
+    free, held = split(model, trainable)
+    return starting_points(model, free, restarts, key), held
+
+
+@eqx.filter_jit
+def _best_of(lanes: list[LoopState], problem: Problem, rules: Rules) -> Fit:
     """The lane with the lowest finite value, as a `Fit`."""
-    results = jax.vmap(lambda state: outcome(state, rules))(states)
-    values = jnp.where(jnp.isfinite(states.best.value), states.best.value, jnp.inf)
-    winner = jnp.argmin(values)
-    state, result = jax.tree.map(lambda leaf: leaf[winner], (states, results))
-    if values.shape[0] > 1:
+    values = jnp.stack([jnp.where(jnp.isfinite(s.best.value), s.best.value, jnp.inf) for s in lanes])
+    if len(lanes) == 1:
+        state = lanes[0]
+        result = outcome(state, rules)
+    else:
+        state = jax.tree.map(lambda leaf: leaf[jnp.argmin(values)], stacked(lanes))
+        result = outcome(state, rules)
         result = Result.where(jnp.any(jnp.isfinite(values)), result, Result.all_starts_failed)
     model = join(state.best.free, problem.held)
     return Fit(

@@ -17,6 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from kernax.fitting._loop import LoopState, Problem, Rules, advance, start
 from kernax.fitting._progress import progress_bar
@@ -24,60 +25,69 @@ from kernax.model import Model
 
 _start = eqx.filter_jit(start)
 _advance = eqx.filter_jit(advance)
-_start_together = eqx.filter_jit(lambda frees, problem, rules: jax.vmap(lambda free: start(free, problem, rules))(frees))
+_start_together = eqx.filter_jit(
+    lambda frees, problem, rules: jax.vmap(lambda free: start(free, problem, rules))(stacked(frees))
+)
 _advance_together = eqx.filter_jit(
     lambda states, problem, rules, until: jax.vmap(lambda state: advance(state, problem, rules, until))(states)
 )
 
 
-def run_traced(frees: Model, problem: Problem, rules: Rules) -> LoopState:
+def stacked(lanes: list[Any]) -> Any:
+    """Equal trees as one, with a leading lane axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
+
+
+def run_traced(frees: list[Model], problem: Problem, rules: Rules) -> list[LoopState]:
     """All lanes to their end, inside somebody's trace."""
 
     def run(free: Model) -> LoopState:
         return advance(start(free, problem, rules), problem, rules, jnp.asarray(rules.max_steps))
 
-    if jax.default_backend() == "cpu":
-        return jax.lax.map(run, frees)
-    return jax.vmap(run)(frees)
+    if len(frees) == 1:
+        return [run(frees[0])]
+    states = jax.lax.map(run, stacked(frees)) if jax.default_backend() == "cpu" else jax.vmap(run)(stacked(frees))
+    return _unstacked(states, len(frees))
 
 
-def run_lanes(frees: Model, problem: Problem, rules: Rules, *, progress: bool, together: bool | None = None) -> LoopState:
+def run_lanes(
+    frees: list[Model], problem: Problem, rules: Rules, *, progress: bool, together: bool | None = None
+) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached."""
     together = jax.default_backend() != "cpu" if together is None else together
-    lanes = jax.tree.leaves(frees)[0].shape[0]
     stop = threading.Event()
-    with progress_bar(progress, rules.max_steps * (1 if together else lanes)) as show:
+    with progress_bar(progress, rules.max_steps * (1 if together else len(frees))) as show:
         if together:
             states = _start_together(frees, problem, rules)
-            return _drive(_advance_together, states, problem, rules, stop, show)
+            return _unstacked(_drive(_advance_together, states, problem, rules, stop, show), len(frees))
 
-        def lane(index: int) -> LoopState:
-            free = jax.tree.map(lambda leaf: leaf[index], frees)
+        def lane(free: Model) -> LoopState:
             return _drive(_advance, _start(free, problem, rules), problem, rules, stop, show)
 
-        if lanes == 1:
-            return jax.tree.map(lambda leaf: leaf[None], lane(0))
-        with _one_blas_thread(), ThreadPoolExecutor(min(lanes, os.cpu_count() or 1)) as pool:
-            futures = [pool.submit(lane, index) for index in range(lanes)]
+        if len(frees) == 1:
+            return [lane(frees[0])]
+        with _one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
+            futures = [pool.submit(lane, free) for free in frees]
             try:
-                states = [future.result() for future in futures]
+                return [future.result() for future in futures]
             except KeyboardInterrupt:
                 stop.set()
-                states = [future.result() for future in futures]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+                return [future.result() for future in futures]
 
 
-def _drive(
-    advance: Any, state: LoopState, problem: Problem, rules: Rules, stop: threading.Event, show: Any
-) -> LoopState:
+def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
+    return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(lanes)]
+
+
+def _drive(advance: Any, state: LoopState, problem: Problem, rules: Rules, stop: threading.Event, show: Any) -> LoopState:
     """Advance in pieces of about half a second. A piece cut off by Ctrl-C is lost; the state before it is not."""
     piece, done = 1, 0
     try:
-        while not stop.is_set() and bool(jnp.any(state.running)):
+        while not stop.is_set() and np.any(np.asarray(state.running)):
             begun = time.monotonic()
-            state = advance(state, problem, rules, jnp.asarray(done + piece))
-            reached = int(jnp.max(state.step))
-            show(reached - done, float(jnp.min(state.best.value)))
+            state = advance(state, problem, rules, jnp.asarray(np.int32(done + piece)))
+            reached = int(np.max(np.asarray(state.step)))
+            show(reached - done, float(np.min(np.asarray(state.best.value))))
             done += piece
             took = time.monotonic() - begun
             piece = max(1, min(2 * piece, int(piece * 0.5 / max(took, 1e-4))))

@@ -95,9 +95,7 @@ def start(free: Model, problem: Problem, rules: Rules) -> LoopState:
 
 def advance(state: LoopState, problem: Problem, rules: Rules, until: Int[Array, ""]) -> LoopState:
     """Go on until the loop stops by itself or `until` steps have been made in all."""
-    return jax.lax.while_loop(
-        lambda s: s.running & (s.step < until), lambda s: _turn(s, problem, rules), state
-    )
+    return jax.lax.while_loop(lambda s: s.running & (s.step < until), lambda s: _turn(s, problem, rules), state)
 
 
 def _turn(state: LoopState, problem: Problem, rules: Rules) -> LoopState:

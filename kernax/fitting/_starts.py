@@ -32,11 +32,11 @@ def initialise(model: Model, data: Data) -> Model:
     return model
 
 
-def starting_points(model: Model, free: Model, restarts: int, key: Key[Array, ""]) -> Model:
-    """The given start and `restarts` random ones, stacked: drawn from a parameter's prior if it can be sampled, and
-    otherwise a standard normal step away in the unconstrained space (a factor of about e for positive parameters)."""
-    draws = [free] + [_random_start(model, free, k) for k in jax.random.split(key, restarts)] if restarts else [free]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *draws)
+def starting_points(model: Model, free: Model, restarts: int, key: Key[Array, ""] | None) -> list[Model]:
+    """The given start and `restarts` random ones: drawn from a parameter's prior if it can be sampled, and otherwise a
+    standard normal step away in the unconstrained space (a factor of about e for positive parameters)."""
+    keys = [] if key is None else jax.random.split(key, restarts)
+    return [free, *(_random_start(model, free, k) for k in keys)]
 
 
 def _random_start(model: Model, free: Model, key: Key[Array, ""]) -> Model:

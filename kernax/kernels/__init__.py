@@ -8,6 +8,7 @@ from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
 
 __all__ = [
+    "RBF",
     "AbstractKernel",
     "AbstractStationary",
     "Constant",
@@ -21,7 +22,6 @@ __all__ = [
     "Polynomial",
     "Power",
     "Product",
-    "RBF",
     "RationalQuadratic",
     "Rows",
     "Scale",

@@ -143,8 +143,7 @@ def format_number(value: Any) -> str:
         return f"{getattr(value, 'dtype', '?')}{list(getattr(value, 'shape', ()))}"
 
 
-def _parts(kind: type, kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
-    # A sum whose own parameters were given settings is none: only plain sums and products are flattened.
+def _parts(kind: type[Sum] | type[Product], kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
     return kernel.kernels if isinstance(kernel, kind) else (kernel,)
 
 

@@ -81,5 +81,3 @@ class FeatureMap(AbstractKernel):
 
     def diag(self, x):
         return jnp.sum(jax.vmap(self.features)(x) ** 2, axis=1)
-
-

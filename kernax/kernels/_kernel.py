@@ -75,8 +75,8 @@ def as_rows(x: Any, name: str) -> Rows:
 
 def num_rows(x: Rows, name: str = "x") -> int:
     """The common number of rows of all arrays in `x`."""
-    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(x)}
-    if len(sizes) != 1 or None in sizes:
+    sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)}
+    if len(sizes) != 1 or -1 in sizes:
         raise ValueError(f"{name} must hold arrays with one common number of rows, got {sizes or 'no arrays'}.")
     return sizes.pop()
 

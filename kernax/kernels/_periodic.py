@@ -14,7 +14,8 @@ class Periodic(AbstractKernel):
     """`exp(-2 Σ_k sin²(π(a_k - b_k)/p_k) / ℓ_k²)`: functions that repeat exactly, in every column.
 
     With several columns it is the product over the columns, which is positive definite; a sine of the Euclidean distance
-    would not be. The Gram matrix is that of an RBF on the circle: `4 sin²(π(a-b)/p) = ‖u(a) - u(b)‖²`, `u = (cos, sin)(2πa/p)`.
+    would not be. The Gram matrix is that of an RBF on the circle: with `u = (cos, sin)(2πa/p)`,
+    `4 sin²(π(a-b)/p) = ‖u(a) - u(b)‖²`.
     """
 
     lengthscale: Float[Array, "*d"] = positive(default=1.0)
@@ -64,5 +65,3 @@ class Cosine(AbstractKernel):
     def _wave(self, x: Float[Array, "n d"]) -> Float[Array, "n 2"]:
         angle = 2.0 * jnp.pi * jnp.sum(x / self.period, axis=1)
         return jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
-
-

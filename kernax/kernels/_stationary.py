@@ -28,9 +28,7 @@ class AbstractStationary(AbstractKernel):
     def gram(self, x, z):
         check_width(self, "lengthscale", self.lengthscale, x.shape[1])
         x, z = centred(x, z)
-        return self.of_squared_distance(
-            squared_distances(x / self.lengthscale, None if z is None else z / self.lengthscale)
-        )
+        return self.of_squared_distance(squared_distances(x / self.lengthscale, None if z is None else z / self.lengthscale))
 
     def diag(self, x):
         return self.of_squared_distance(jnp.zeros(x.shape[0], x.dtype))

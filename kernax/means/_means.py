@@ -41,7 +41,7 @@ class Linear(Parametrised):
 def as_mean(value: Any) -> Any:
     """A number as a `Constant`, a function as a module without parameters."""
     if isinstance(value, numbers.Real) or (hasattr(value, "ndim") and value.ndim <= 1):
-        return Constant(value)
+        return Constant(value)  # pyright: ignore[reportArgumentType]
     return as_function(value)
 
 

@@ -4,7 +4,6 @@ from kernax.parameters._bijectors import AbstractBijector, Interval, Positive, R
 from kernax.parameters._fields import Function, Parametrised, as_function, interval, non_negative, positive, real
 from kernax.parameters._priors import Gamma, HalfNormal, LogNormal, Normal, Prior
 from kernax.parameters._tree import (
-    any_at_bound,
     as_dtype,
     at_bound,
     constrain,
@@ -36,7 +35,6 @@ __all__ = [
     "Prior",
     "Real",
     "Softplus",
-    "any_at_bound",
     "as_dtype",
     "as_function",
     "at_bound",

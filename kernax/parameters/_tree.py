@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from kernax.parameters._bijectors import AbstractBijector
 from kernax.parameters._fields import Parametrised, Setting
@@ -76,9 +76,7 @@ def freeze(model: M, where: Callable[[M], Any], *, trainable: M | None = None) -
     return jax.tree_util.tree_map_with_path(lambda path, free: free and path not in held, tree)
 
 
-def ravel(
-    model: M, *, trainable: M | None = None
-) -> tuple[Float[Array, " k"], Callable[[Float[Array, " k"]], M]]:
+def ravel(model: M, *, trainable: M | None = None) -> tuple[Float[Array, " k"], Callable[[Float[Array, " k"]], M]]:
     """The free parameters as one vector in the unconstrained space, and the way back to a model.
 
     For optimisers and samplers that want a vector. Held parameters keep their values to the bit.
@@ -155,8 +153,8 @@ def _owner(model: PyTree, path: Path) -> tuple[Any, str | None]:
             model = model[key.key]
         else:
             return None, None
-    last = path[-1] if path else None
-    return model, last.name if isinstance(last, jax.tree_util.GetAttrKey) else None
+    name = path[-1].name if path and isinstance(path[-1], jax.tree_util.GetAttrKey) else None
+    return model, name
 
 
 def _named(model: PyTree, where: Callable[[Any], Any]) -> Sequence[tuple[Path, Array]]:
@@ -175,7 +173,7 @@ class _Label:
         self.leaf = leaf
 
 
-def _with_setting(model: M, where: Callable[[M], Any], **changes: Any) -> M:
+def _with_setting(model: Any, where: Callable[[Any], Any], **changes: Any) -> Any:
     for path, _ in _named(model, where):
         owner, name = _owner(model, path)
         if not isinstance(owner, Parametrised) or name is None:
@@ -184,19 +182,11 @@ def _with_setting(model: M, where: Callable[[M], Any], **changes: Any) -> M:
                 "declare it with kx.positive(), kx.real() or kx.interval() in a class derived from kx.Parametrised."
             )
         changed = owner.with_setting(name, **changes)
-        if len(path) == 1:
-            model = changed  # pyright: ignore[reportAssignmentType]
-        else:
-            model = eqx.tree_at(lambda m, path=path: _owner(m, path)[0], model, changed)
+        at_root = len(path) == 1  # which tree_at cannot replace
+        model = changed if at_root else eqx.tree_at(lambda m, path=path: _owner(m, path)[0], model, changed)
     return model
 
 
 def _float_dtype(model: PyTree) -> Any:
     leaves = [leaf for leaf in jax.tree.leaves(model) if eqx.is_inexact_array(leaf)]
     return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
-
-
-def any_at_bound(tree: PyTree) -> Bool[Array, ""]:
-    """Whether `at_bound` marks anything."""
-    flags = [jnp.any(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf) and leaf.dtype == bool]
-    return jnp.any(jnp.stack(flags)) if flags else jnp.asarray(False)

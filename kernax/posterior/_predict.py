@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from kernax._arrays import as_floats, check_finite, matmul
 from kernax.kernels import Rows
 from kernax.means import mean_values
-from kernax.model import Conditioned
+from kernax.model import Conditioned, Model
 from kernax.posterior._chunks import map_rows, test_rows
 
 
@@ -37,8 +37,8 @@ def variance(c: Conditioned, x: Any, *, noisy: bool = False) -> Float[Array, " m
 
 def predict(c: Conditioned, x: Any, *, noisy: bool = False) -> Prediction:
     """Mean and variance together, from one cross-Gram matrix."""
-    if noisy and c.model.noise.ndim > c.jitter.ndim:
-        raise ValueError("the model's noise is given per training row and says nothing of new rows: add theirs yourself.")
+    if noisy:
+        check_common_noise(c.model)
     return _predict(c, test_rows(c, x), noisy)
 
 
@@ -46,8 +46,8 @@ def covariance(c: Conditioned, x: Any, z: Any = None, *, noisy: bool = False) ->
     """`k(x,z) - k_xX (K + noise·I)⁻¹ k_Xz`; `z` defaults to `x`, and only then may `noisy` add the noise's diagonal."""
     if noisy and z is not None:
         raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
-    if noisy and c.model.noise.ndim > c.jitter.ndim:
-        raise ValueError("the model's noise is given per training row and says nothing of new rows: add theirs yourself.")
+    if noisy:
+        check_common_noise(c.model)
     x = test_rows(c, x)
     matrix = _covariance(c, x, None if z is None else test_rows(c, z))
     return matrix + c.model.noise * jnp.eye(matrix.shape[0], dtype=matrix.dtype) if noisy else matrix
@@ -69,6 +69,14 @@ def normal_negative_log_density(error: Array, variance: Array) -> Array:
     safe = jnp.where(positive, variance, 1.0)
     value = 0.5 * (error**2 / safe + jnp.log(2 * jnp.pi * safe))
     return jnp.where(positive, value, jnp.where(error == 0, -jnp.inf, jnp.inf))
+
+
+def check_common_noise(model: Model) -> None:
+    """Refuse noise given per training row where the noise of new rows is asked for."""
+    if model.noise.ndim:
+        raise ValueError(
+            "the model's noise is given per training row and says nothing of new rows: add theirs to the answer."
+        )
 
 
 def cross_gram(c: Conditioned, x: Rows) -> Float[Array, "n m"]:

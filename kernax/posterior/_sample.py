@@ -12,7 +12,7 @@ from kernax.kernels import Rows, as_rows, num_rows
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model
 from kernax.parameters import as_dtype
-from kernax.posterior._predict import covariance, mean
+from kernax.posterior._predict import check_common_noise, covariance, mean
 from kernax.solvers import draw_root
 
 
@@ -27,8 +27,8 @@ def sample(
     if isinstance(source, Model):
         x = as_rows(x, "x")
         jax.tree.map(lambda leaf: check_finite(leaf, "x"), x)
-        if noisy and source.noise.ndim:
-            raise ValueError("the model's noise is given per training row and says nothing of new rows: add theirs yourself.")
+        if noisy:
+            check_common_noise(source)
         return _draw_prior(source, x, key, num_samples, noisy)
     return _draw(mean(source, x), covariance(source, x, noisy=noisy), key, num_samples)
 

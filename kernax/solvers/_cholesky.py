@@ -10,6 +10,7 @@ from kernax.solvers import _raw
 from kernax.solvers._factor import (
     AbstractSolver,
     DenseFactor,
+    diagonal,
     is_usable,
     jitter_ladder,
     mean_diagonal,
@@ -28,7 +29,7 @@ class RawCholesky(eqx.Module):
         return _raw.solve_upper(self.upper, _raw.solve_upper_transposed(self.upper, b))
 
     def logdet(self) -> Float[Array, ""]:
-        return 2.0 * jnp.sum(jnp.log(jnp.diagonal(self.upper)))
+        return 2.0 * jnp.sum(jnp.log(diagonal(self.upper)))
 
     def inverse_triangle(self) -> Float[Array, "n n"]:
         return _raw.inverse_triangle(self.upper)
@@ -64,26 +65,22 @@ def _jittered(
     matrix: Float[Array, "n n"], mask: Bool[Array, " n"], ladder: tuple[float, ...]
 ) -> tuple[Float[Array, "n n"], Float[Array, ""], Bool[Array, ""]]:
     """The upper factor of the matrix with the least jitter on the ladder, that jitter, and whether there was one."""
-    scale, floor = mean_diagonal(matrix, mask), smallest_pivot(matrix)
-    rungs = jnp.asarray(ladder, matrix.dtype)
+    entries = diagonal(matrix)
+    scale, floor = mean_diagonal(entries, mask), smallest_pivot(entries)
+    # Past the last rung stands ∞, which factorises the identity instead: a failed factor is finite, and flagged.
+    rungs = jnp.append(scale * jnp.asarray(ladder, matrix.dtype), jnp.inf).at[0].set(0.0)
 
-    def definite(upper: Array) -> Array:
-        pivots = jnp.diagonal(upper)
-        return jnp.all(jnp.isfinite(pivots)) & (jnp.min(pivots) ** 2 > floor)
-
-    def climb(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rung = state[0] + 1
-        # Past the last rung stands the identity: a failed factor is finite, and flagged.
-        failed = rung >= len(ladder)
-        jitter = jnp.where(failed, 0.0, rungs[jnp.minimum(rung, len(ladder) - 1)] * scale)
-        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        upper = _raw.cholesky(jnp.where(failed, identity, matrix + jitter * identity))
-        return rung, upper, jitter, failed | definite(upper)
+        upper = _raw.cholesky(matrix, rungs[rung])
+        # Not definite for a NaN pivot, too: the minimum hands it on.
+        definite = (rung == len(ladder)) | (jnp.min(diagonal(upper)) ** 2 > floor)
+        return rung, upper, definite
 
-    upper = _raw.cholesky(matrix)
-    start = (jnp.asarray(0), upper, jnp.zeros((), matrix.dtype), definite(upper))
-    rung, upper, jitter, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
-    return upper, jitter, rung < len(ladder)
+    start = (jnp.asarray(-1), matrix, jnp.asarray(False))
+    rung, upper, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
+    ok = rung < len(ladder)
+    return upper, jnp.where(ok, rungs[rung], 0.0), ok
 
 
 def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:

@@ -13,6 +13,7 @@ from kernax.solvers._factor import (
     AbstractFactor,
     AbstractSolver,
     DenseFactor,
+    diagonal,
     jitter_ladder,
     mean_diagonal,
     smallest_pivot,
@@ -42,17 +43,11 @@ class SpectralFactor(AbstractFactor):
 
     dense: DenseFactor
     gram: Float[Array, "n n"]
+    vectors: Float[Array, "n n"]
     spectrum: Float[Array, " n"]
-    noise: Float[Array, "*n"]
+    jitter: Float[Array, ""]
+    result: Any
     max_jitter: float | None = eqx.field(static=True)
-
-    @property
-    def jitter(self) -> Float[Array, ""]:
-        return self.dense.jitter
-
-    @property
-    def result(self) -> Any:
-        return self.dense.result
 
     def solve(self, b):
         return self.dense.solve(b)
@@ -72,8 +67,7 @@ class SpectralFactor(AbstractFactor):
         noise = jnp.asarray(noise, self.gram.dtype)
         if noise.ndim:
             raise ValueError("a spectral factor moves to another noise only if the noise is one number for all rows.")
-        raw_vectors = self.dense.raw.vectors
-        return _assemble(self.gram, raw_vectors, self.spectrum, noise, self.dense.mask, self.max_jitter)
+        return _assemble(self.gram, self.vectors, self.spectrum, noise, self.dense.mask, self.max_jitter)
 
 
 class Eigh(AbstractSolver):
@@ -107,17 +101,16 @@ def _assemble(
     """`spectrum` is that of K for one noise, that of `K + diag(noise)` for noise given per row."""
     matrix = system_matrix(gram, noise, mask)
     constant, fixed_noise = jax.lax.stop_gradient((matrix, noise))
+    entries = diagonal(constant)
     counts = jnp.arange(mask.shape[0]) < jnp.sum(mask)
     values = spectrum if noise.ndim else spectrum + fixed_noise
-    rungs = jnp.asarray(jitter_ladder(matrix.dtype, max_jitter), matrix.dtype) * mean_diagonal(constant, mask)
-    enough = jnp.min(jnp.where(counts, values, jnp.inf)) + rungs > smallest_pivot(constant)
+    rungs = jnp.asarray(jitter_ladder(matrix.dtype, max_jitter), matrix.dtype) * mean_diagonal(entries, mask)
+    enough = jnp.min(jnp.where(counts, values, jnp.inf)) + rungs > smallest_pivot(entries)
     ok = jnp.any(enough)
     jitter = jnp.where(ok, rungs[jnp.argmax(enough)], 0.0)
     values = jnp.where(counts & ok, values + jitter, 1.0)
-    vectors = jnp.where(ok, vectors, jnp.eye(mask.shape[0], dtype=matrix.dtype))
+    identity = jnp.eye(mask.shape[0], dtype=matrix.dtype)
     result = status(ok, constant, fixed_noise, mask, jitter)
-    shifted = matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype)
-    dense = DenseFactor(shifted, RawEigh(vectors, values), mask, jitter, result)
-    return SpectralFactor(dense, gram, spectrum, noise, max_jitter)
-
-
+    raw = RawEigh(jnp.where(ok, vectors, identity), values)
+    dense = DenseFactor(matrix + jitter * identity, raw, mask, jitter, result)
+    return SpectralFactor(dense, gram, vectors, spectrum, jitter, result, max_jitter=max_jitter)

@@ -30,44 +30,61 @@ def is_available(matrix: Array) -> bool:
     return matrix.shape[0] >= SMALLEST and name in _PREFIX and _routine(f"{_PREFIX[name]}potrf") is not None
 
 
-def potrf(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """`R` with `RᵀR = matrix` in the upper triangle; below it stands what stood in the matrix. NaN diagonal on failure."""
-    return _in_place("potrf", matrix)
+def potrf(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+    """`R` with `RᵀR = matrix + jitter·I` in the upper triangle; below it may stand anything. NaN diagonal on failure; the
+    identity for an infinite jitter."""
+    return _in_place(_run_potrf, matrix, jitter)
 
 
 def potri(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """`(RᵀR)⁻¹` in the upper triangle; what stands below it is not to be read. NaN diagonal on failure."""
-    return _in_place("potri", upper)
+    """`(RᵀR)⁻¹` in the upper triangle; below it may stand anything. NaN diagonal on failure."""
+    return _in_place(_run_potri, upper)
 
 
-def _in_place(name: str, matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def _in_place(run: Callable[..., None], matrix: Float[Array, "n n"], *more: Array) -> Float[Array, "n n"]:
     shape = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
-    return buffer_callback(_callback(name), shape, input_output_aliases={0: 0})(matrix)
+    return buffer_callback(run, shape, input_output_aliases={0: 0})(matrix, *more)
 
 
-@functools.cache
-def _callback(name: str) -> Callable[..., None]:
-    # One function object per routine, so that JAX sees the same program each time it traces.
-    def run(context: Any, out: Any, given: Any) -> None:
-        del context
-        source, target = np.asarray(given), np.asarray(out)
-        if source.ctypes.data != target.ctypes.data:
-            np.copyto(target, source)
-        n, info = ctypes.c_int(target.shape[0]), ctypes.c_int(0)
-        routine = _routine(_PREFIX[target.dtype.name] + name)
-        assert routine is not None
-        routine(b"L", n, target.ctypes.data, n, info)
-        if info.value != 0:
-            np.fill_diagonal(target, np.nan)
+def _run_potrf(context: Any, out: Any, given: Any, jitter: Any) -> None:
+    del context
+    target, added = _copied(out, given), float(np.asarray(jitter))
+    if np.isinf(added):
+        target[...] = 0.0
+        np.fill_diagonal(target, 1.0)
+        return
+    if added != 0.0:
+        np.einsum("ii->i", target)[...] += added
+    _call("potrf", target)
 
-    return run
+
+def _run_potri(context: Any, out: Any, given: Any) -> None:
+    del context
+    _call("potri", _copied(out, given))
+
+
+def _copied(out: Any, given: Any) -> np.ndarray:
+    """XLA's output buffer holding the input; often it is the same one already."""
+    source, target = np.asarray(given), np.asarray(out)
+    if source.ctypes.data != target.ctypes.data:
+        np.copyto(target, source)
+    return target
+
+
+def _call(name: str, target: np.ndarray) -> None:
+    n, info = ctypes.c_int(target.shape[0]), ctypes.c_int(0)
+    routine = _routine(_PREFIX[target.dtype.name] + name)
+    assert routine is not None
+    routine(b"L", n, target.ctypes.data, n, info)
+    if info.value != 0:
+        np.fill_diagonal(target, np.nan)
 
 
 @functools.cache
 def _routine(name: str) -> Callable[..., None] | None:
     """A LAPACK routine of the form `(uplo, n, a, lda, info)`, or None if this SciPy does not offer it as expected."""
     try:
-        from scipy.linalg import cython_lapack
+        from scipy.linalg import cython_lapack  # pyright: ignore[reportAttributeAccessIssue]
 
         capsule = cython_lapack.__pyx_capi__[name]
     except (ImportError, AttributeError, KeyError):

@@ -44,15 +44,20 @@ def _one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_one_at_a_time_on_cpu
-def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """`R` with `RᵀR = matrix` in the upper triangle; below it may stand anything. NaN diagonal if it is not definite."""
+def cholesky(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+    """`R` with `RᵀR = matrix + jitter·I` in the upper triangle; below it may stand anything.
 
-    def by_xla(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-        return lax.linalg.cholesky(matrix.T, symmetrize_input=False).T
+    NaN diagonal if that is not positive definite. For an infinite jitter, which stands for having given up, the identity.
+    """
+
+    def by_xla(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+        shifted = jnp.where(jnp.isinf(jitter), identity, matrix + jnp.where(jnp.isinf(jitter), 0.0, jitter) * identity)
+        return lax.linalg.cholesky(shifted.T, symmetrize_input=False).T
 
     if _lapack.is_available(matrix):
-        return lax.platform_dependent(matrix, cpu=_lapack.potrf, default=by_xla)
-    return by_xla(matrix)
+        return lax.platform_dependent(matrix, jitter, cpu=_lapack.potrf, default=by_xla)
+    return by_xla(matrix, jitter)
 
 
 @_one_at_a_time_on_cpu

@@ -3,8 +3,9 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
+
+from kernax._arrays import is_concrete
 
 
 class Result(eqx.Enumeration):
@@ -46,7 +47,7 @@ class FailedError(RuntimeError):
 def throw_unless(usable: tuple[str, ...], result: Any, doing: str) -> None:
     """Raise if one concrete result is not among `usable`. Traced and batched results never raise."""
     value = result._value
-    if isinstance(value, jax.core.Tracer) or np.ndim(value) > 0:
+    if not is_concrete(value) or np.ndim(value) > 0:
         return
     name = result_name(result)
     if name not in ("successful", *usable):

@@ -1,0 +1,72 @@
+"""A readable account of a model that has seen data, or of a fit."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from kernax._arrays import is_concrete
+from kernax.fitting import Fit
+from kernax.model import Conditioned, Model
+from kernax.parameters import parameter_name, parameters
+from kernax.selection import log_marginal_likelihood, loo_mse
+from kernax.solvers import Result
+
+
+def report(of: Conditioned | Fit) -> str:
+    """Lines to print: what was asked, how it ended, what to watch. Costs a few solves and the inverse's diagonal."""
+    if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
+        raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
+    if isinstance(of, Fit):
+        return _report_fit(of)
+    if isinstance(of, Conditioned):
+        return _report_conditioned(of)
+    raise TypeError(f"report wants a Conditioned or a Fit, got {type(of).__name__}.")
+
+
+def _report_conditioned(c: Conditioned) -> str:
+    lines = [
+        ("rows", f"{int(c.data.count)} of {c.data.n}, {c.data.dtype}"),
+        ("solver", repr(c.solver)),
+        ("result", Result[c.result]),
+        ("noise", _values(np.asarray(c.model.noise))),
+        ("jitter", f"{float(c.jitter):.3g}" + (" (added to the diagonal beyond the noise)" if c.jitter > 0 else "")),
+    ]
+    if bool(c.ok):
+        scale = float(np.sqrt(np.asarray(loo_mse(c))))
+        lines += [
+            ("condition number", f"about {float(c.factor.condition_estimate()):.1e}"),
+            ("log marginal likelihood", f"{float(log_marginal_likelihood(c)):.6g}"),
+            ("leave-one-out RMSE", f"{scale:.4g}"),
+        ]
+    return _table(f"{type(c.model.kernel).__name__} conditioned on data", lines, c.model)
+
+
+def _report_fit(fit: Fit) -> str:
+    starts = np.asarray(fit.start_values)
+    lines = [
+        ("result", Result[fit.result]),
+        ("objective", f"{float(fit.value):.6g} after {int(fit.num_steps)} evaluations"),
+        ("gradient", f"{float(fit.gradient_norm):.2g} (largest component, unconstrained)"),
+        ("jitter", f"{float(fit.jitter):.3g}"),
+    ]
+    if len(starts) > 1:
+        near = np.sum(starts <= float(fit.value) + 1e-3 * max(1.0, abs(float(fit.value))))
+        failed = np.sum(~np.isfinite(starts))
+        lines.append(("starts", f"{len(starts)}, of which {near} reached this value and {failed} failed"))
+    return _table("fit", lines, fit.model, fit.at_bound)
+
+
+def _table(title: str, lines: list[tuple[str, str]], model: Model, at_bound: Any = None) -> str:
+    bounds = {} if at_bound is None else dict(jax.tree_util.tree_flatten_with_path(at_bound)[0])
+    for path, value in parameters(model):
+        flagged = path in bounds and np.any(np.asarray(bounds[path]))
+        lines.append((parameter_name(path), _values(np.asarray(value)) + ("  (at its bound)" if flagged else "")))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in lines)])
+
+
+def _values(value: np.ndarray) -> str:
+    if value.size > 12:
+        return f"{value.size} values from {value.min():.4g} to {value.max():.4g}"
+    return np.array2string(value, precision=4, separator=", ", max_line_width=10**6)
