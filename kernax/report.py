@@ -13,8 +13,8 @@ from kernax.selection import log_marginal_likelihood, loo_mse
 from kernax.solvers import Result
 
 
-def report(of: Conditioned | Fit) -> str:
-    """Lines to print: what was asked, how it ended, what to watch. Costs a few solves and the inverse's diagonal."""
+def report(of: Any) -> str:
+    """Lines to print of a `Conditioned` or a `Fit`: what was asked, how it ended, what to watch. Costs a few solves and the inverse's diagonal."""
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
     if isinstance(of, Fit):
@@ -34,8 +34,13 @@ def _report_conditioned(c: Conditioned) -> str:
     ]
     if bool(c.ok):
         scale = float(np.sqrt(np.asarray(loo_mse(c))))
+        number = float(c.factor.condition_estimate())
+        worn = number * np.finfo(c.data.dtype).eps > 0.01
         lines += [
-            ("condition number", f"about {float(c.factor.condition_estimate()):.1e}"),
+            (
+                "condition number",
+                f"about {number:.1e}" + (" (few digits of the answers are right: raise the noise)" if worn else ""),
+            ),
             ("log marginal likelihood", f"{float(log_marginal_likelihood(c)):.6g}"),
             ("leave-one-out RMSE", f"{scale:.4g}"),
         ]

@@ -33,7 +33,7 @@ class Problem(eqx.Module):
 
 
 class Rules(eqx.Module):
-    """How to walk, and when to stop. `scale` below is the best value's size plus the progress made so far."""
+    """How to walk, and when to stop. "The scale" is `scale_of`."""
 
     optimiser: optax.GradientTransformation = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
@@ -142,8 +142,9 @@ def _turn(state: LoopState, problem: Problem, rules: Rules) -> LoopState:
 
 
 def scale_of(best: Best, first_value: Float[Array, ""]) -> Float[Array, ""]:
-    """The objective's own size, so that tolerances mean the same in every unit."""
-    made = jnp.abs(first_value - best.value)
+    """The objective's own size, so that tolerances mean the same in every unit: the best value, and (lest that be 0 by
+    chance) a hundredth of the way come so far."""
+    made = 0.01 * jnp.abs(first_value - best.value)
     return jnp.abs(best.value) + jnp.where(jnp.isfinite(made), made, 0.0)
 
 
@@ -157,7 +158,7 @@ def outcome(state: LoopState, rules: Rules) -> Any:
     """How the loop ended; `interrupted` if it had not."""
     out_of_patience = state.idle >= rules.patience
     scale = scale_of(state.best, state.first_value)
-    lost = ~jnp.isfinite(state.last_value) | (state.last_value - state.best.value > 0.1 * scale)
+    lost = ~jnp.isfinite(state.last_value) | (state.last_value - state.best.value > scale)
     ended = Result.where(lost, Result.diverged, Result.stalled)
     # Values that no longer change, at a gradient that is nearly small enough: as far as the arithmetic goes.
     ended = Result.where(converged(state.best, state.first_value, rules, slack=100.0), Result.successful, ended)

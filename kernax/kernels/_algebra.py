@@ -82,7 +82,7 @@ class Power(AbstractKernel):
     """`k ** exponent` for a whole exponent of at least 1."""
 
     kernel: AbstractKernel
-    exponent: int = eqx.field(static=True)
+    exponent: Any = eqx.field(static=True)
 
     def __check_init__(self):
         if not isinstance(self.exponent, int) or isinstance(self.exponent, bool) or self.exponent < 1:

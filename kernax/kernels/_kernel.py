@@ -53,7 +53,7 @@ class AbstractKernel(Parametrised):
 
         return multiplied(self, other)
 
-    def __pow__(self, exponent: int) -> "AbstractKernel":
+    def __pow__(self, exponent: Any) -> "AbstractKernel":
         from kernax.kernels._algebra import Power
 
         return Power(self, exponent)

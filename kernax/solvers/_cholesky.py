@@ -20,7 +20,7 @@ from kernax.solvers._factor import (
 )
 
 
-class RawCholesky(eqx.Module):
+class RawCholesky(derivatives.AbstractRaw):
     """`A = RᵀR`, R in the upper triangle; what stands below is never read."""
 
     upper: Float[Array, "n n"]

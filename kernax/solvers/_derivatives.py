@@ -9,8 +9,9 @@ Each rule is itself written with these functions, so derivatives of any order, f
 `custom_jvp` for `solve` would not be: its transpose would fall back on the raw solve, whose factor is constant.)
 """
 
-from typing import Protocol
+import abc
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -18,19 +19,23 @@ from jaxtyping import Array, Float
 from kernax._arrays import matmul
 
 
-class RawFactor(Protocol):
+class AbstractRaw(eqx.Module):
     """What a strategy knows to do with its own factor of A; never differentiated."""
 
-    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]: ...
+    @abc.abstractmethod
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """`A⁻¹ b`."""
 
-    def logdet(self) -> Float[Array, ""]: ...
+    @abc.abstractmethod
+    def logdet(self) -> Float[Array, ""]:
+        """`log det A`."""
 
+    @abc.abstractmethod
     def inverse_triangle(self) -> Float[Array, "n n"]:
-        """The upper triangle of A⁻¹; below it may stand anything."""
-        ...
+        """The upper triangle of `A⁻¹`; below it may stand anything."""
 
 
-def solve(matrix: Float[Array, "n n"], raw: RawFactor, b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
+def solve(matrix: Float[Array, "n n"], raw: AbstractRaw, b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
     """`A⁻¹ b`."""
     columns = b[:, None] if b.ndim == 1 else b
     answer = jax.lax.custom_linear_solve(
@@ -40,7 +45,7 @@ def solve(matrix: Float[Array, "n n"], raw: RawFactor, b: Float[Array, "n *m"]) 
 
 
 @jax.custom_jvp
-def logdet(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, ""]:
+def logdet(matrix: Float[Array, "n n"], raw: AbstractRaw) -> Float[Array, ""]:
     """`log det A`."""
     return raw.logdet()
 
@@ -55,7 +60,7 @@ def _logdet_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def inverse_triangle(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, "n n"]:
+def inverse_triangle(matrix: Float[Array, "n n"], raw: AbstractRaw) -> Float[Array, "n n"]:
     """The upper triangle of `A⁻¹`, zeros below."""
     return jnp.triu(raw.inverse_triangle())
 
@@ -68,7 +73,7 @@ def _inverse_triangle_jvp(primals, tangents):
     return triangle, -jnp.triu(matmul(matmul(whole, d_matrix), whole))
 
 
-def inverse(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, "n n"]:
+def inverse(matrix: Float[Array, "n n"], raw: AbstractRaw) -> Float[Array, "n n"]:
     """`A⁻¹`, whole."""
     return _mirrored(inverse_triangle(matrix, raw))
 
@@ -79,7 +84,7 @@ def _mirrored(triangle: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 @jax.custom_jvp
-def inverse_diagonal(matrix: Float[Array, "n n"], raw: RawFactor) -> Float[Array, " n"]:
+def inverse_diagonal(matrix: Float[Array, "n n"], raw: AbstractRaw) -> Float[Array, " n"]:
     """`diag(A⁻¹)`."""
     return jnp.diagonal(raw.inverse_triangle())
 
@@ -93,7 +98,7 @@ def _inverse_diagonal_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def root(matrix: Float[Array, "n n"], raw: RawFactor, lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def root(matrix: Float[Array, "n n"], raw: AbstractRaw, lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The lower Cholesky factor itself, differentiable: `δL = L Φ(L⁻¹ δA L⁻ᵀ)`, Φ the lower half. For drawing samples."""
     return lower
 

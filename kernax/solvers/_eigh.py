@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import matmul
+from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _raw
 from kernax.solvers._factor import (
     AbstractFactor,
@@ -22,7 +23,7 @@ from kernax.solvers._factor import (
 )
 
 
-class RawEigh(eqx.Module):
+class RawEigh(derivatives.AbstractRaw):
     """`A = V diag(values) Vᵀ`; entries that belong to masked rows are 1."""
 
     vectors: Float[Array, "n n"]
@@ -62,7 +63,7 @@ class SpectralFactor(AbstractFactor):
         values = jnp.where(jnp.arange(self.spectrum.shape[0]) < jnp.sum(self.dense.mask), self.dense.raw.values, jnp.nan)
         return jnp.nanmax(values) / jnp.nanmin(values)
 
-    def shifted(self, noise: Float[Array, ""]) -> "SpectralFactor":
+    def shifted(self, noise: Any) -> "SpectralFactor":
         """The factor of `K + noise·I` for another noise, from the same eigendecomposition."""
         noise = jnp.asarray(noise, self.gram.dtype)
         if noise.ndim:
@@ -113,4 +114,6 @@ def _assemble(
     result = status(ok, constant, fixed_noise, mask, jitter)
     raw = RawEigh(jnp.where(ok, vectors, identity), values)
     dense = DenseFactor(matrix + jitter * identity, raw, mask, jitter, result)
-    return SpectralFactor(dense, gram, vectors, spectrum, jitter, result, max_jitter=max_jitter)
+    return SpectralFactor(
+        dense=dense, gram=gram, vectors=vectors, spectrum=spectrum, jitter=jitter, result=result, max_jitter=max_jitter
+    )

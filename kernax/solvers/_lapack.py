@@ -43,7 +43,8 @@ def potri(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 def _in_place(run: Callable[..., None], matrix: Float[Array, "n n"], *more: Array) -> Float[Array, "n n"]:
     shape = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
-    return buffer_callback(run, shape, input_output_aliases={0: 0})(matrix, *more)
+    # `_raw` never lets a batch come this far on CPU; elsewhere the branch that holds this call is traced, but not run.
+    return buffer_callback(run, shape, vmap_method="sequential", input_output_aliases={0: 0})(matrix, *more)
 
 
 def _run_potrf(context: Any, out: Any, given: Any, jitter: Any) -> None:

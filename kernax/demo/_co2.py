@@ -1,0 +1,68 @@
+"""The data, the model and the forecast."""
+
+import importlib.resources
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import kernax as kx
+
+
+class Series(NamedTuple):
+    """Decimal years and parts per million."""
+
+    year: np.ndarray
+    ppm: np.ndarray
+
+    def between(self, first: float, last: float) -> "Series":
+        """The weeks from `first` up to, but not including, `last`."""
+        inside = (self.year >= first) & (self.year < last)
+        return Series(self.year[inside], self.ppm[inside])
+
+    def every(self, step: int) -> "Series":
+        """Every so many weeks."""
+        return Series(self.year[::step], self.ppm[::step])
+
+
+def load() -> Series:
+    """Weekly CO₂ at Mauna Loa, 1958–2001 (Keeling and Whorf, 2004; public domain), weeks without a value left out."""
+    text = importlib.resources.files("kernax.demo").joinpath("co2.csv").read_text()
+    rows = [line.split(",") for line in text.splitlines()[1:]]
+    rows = [(date, ppm) for date, ppm in rows if ppm]
+    dates = np.array([date for date, _ in rows], dtype="datetime64[D]")
+    start = dates.astype("datetime64[Y]")
+    length = (start + 1).astype("datetime64[D]") - start.astype("datetime64[D]")
+    share = (dates - start.astype("datetime64[D]")) / length
+    return Series(1970 + start.astype(int) + share, np.array([float(ppm) for _, ppm in rows]))
+
+
+def model() -> kx.Model:
+    """A slow rise, a season that drifts, wiggles of a few years, and the weather. Starting values, in ppm² and years."""
+    rise = 2000.0 * kx.RBF(lengthscale=50.0)
+    season = 6.0 * kx.RBF(lengthscale=80.0) * kx.Periodic(lengthscale=1.3, period=1.0)
+    wiggles = 0.4 * kx.RationalQuadratic(lengthscale=1.0, alpha=1.0)
+    weather = 0.1 * kx.Matern32(lengthscale=0.1)
+    return kx.Model(rise + season + wiggles + weather, noise=0.05, mean=kx.means.Constant(340.0))
+
+
+def fit(training: Series, *, progress: bool) -> tuple[kx.Fit, kx.Conditioned]:
+    """Maximum likelihood with the season's period held at one year."""
+    start, data = model(), kx.Data(training.year[:, None], training.ppm)
+    trainable = kx.freeze(start, where=lambda m: m.kernel.kernels[1].kernels[1].period)
+    fitted = kx.fit(start, data, trainable=trainable, progress=progress)
+    return fitted, kx.condition(fitted.model, data)
+
+
+class Forecast(NamedTuple):
+    """Mean and standard deviation of an observation, at these years."""
+
+    year: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+
+
+def forecast(c: kx.Conditioned, year: np.ndarray) -> Forecast:
+    """What the model expects to be measured."""
+    prediction = jax.block_until_ready(kx.predict(c, year[:, None], noisy=True))
+    return Forecast(year, np.asarray(prediction.mean), np.sqrt(np.asarray(prediction.variance)))

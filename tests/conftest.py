@@ -1,0 +1,11 @@
+"""Float64 throughout, and every shape that kernax promises checked at every call."""
+
+import jax
+from jaxtyping import install_import_hook
+
+import tests.typechecker  # noqa: F401  (so that the hook finds it by name)
+
+jax.config.update("jax_enable_x64", True)
+
+with install_import_hook("kernax", "tests.typechecker.typechecked"):
+    import kernax  # noqa: F401

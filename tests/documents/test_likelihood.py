@@ -1,0 +1,121 @@
+"""The marginal likelihood, its terms and their derivatives (F32–F34)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+import kernax as kx
+
+from ._oracles import (
+    LENGTHSCALE,
+    NOISE,
+    THETA,
+    VARIANCE,
+    X,
+    Y,
+    assert_close,
+    finite_differences,
+    system,
+    system_slopes,
+)
+
+SLOPE, LEVEL = np.array([0.4, -1.1]), 0.7
+PRIOR_MEAN = X @ SLOPE + LEVEL
+
+
+def conditioned(theta, y=Y):
+    lengthscale, variance, noise = theta
+    model = kx.Model(variance * kx.RBF(lengthscale), noise=noise, mean=kx.means.Linear(SLOPE, LEVEL))
+    return kx.condition(model, kx.Data(X, y))
+
+
+def test_f32_log_density_of_the_data():
+    """`log p(y)` is that of a normal with mean μ and covariance `K + σ²I`."""
+    c = conditioned((LENGTHSCALE, VARIANCE, NOISE))
+    expected = multivariate_normal(PRIOR_MEAN, system()).logpdf(Y)
+    assert_close(kx.log_marginal_likelihood(c), expected, 1e-12)
+    assert_close(kx.negative_log_marginal_likelihood(c), -expected, 1e-12)
+
+
+def test_f32_fidelity_complexity_and_constant():
+    """The three terms apart; the fidelity is 0, its maximum, where y is what the mean expects."""
+    terms = kx.likelihood_terms(conditioned(THETA))
+    deviation = Y - PRIOR_MEAN
+    assert_close(terms.fidelity, -0.5 * deviation @ np.linalg.solve(system(), deviation), 1e-12)
+    assert_close(terms.complexity, -0.5 * np.linalg.slogdet(system())[1], 1e-12)
+    assert_close(terms.constant, -5.0 * np.log(2 * np.pi), 1e-15)
+    as_expected = kx.likelihood_terms(conditioned(THETA, PRIOR_MEAN))
+    assert abs(float(as_expected.fidelity)) < 1e-25
+    assert float(as_expected.complexity) == float(terms.complexity)
+
+
+def test_f33_derivatives_of_the_terms():
+    """`δ fidelity = ½cᵀδK c`, `δ complexity = -½ tr(K̃⁻¹δK)`: closed form = autodiff = finite differences."""
+    theta = tuple(jnp.asarray(value) for value in THETA)
+    automatic = jax.jit(jax.jacrev(lambda theta: kx.likelihood_terms(conditioned(theta))))(theta)
+    deviation = Y - PRIOR_MEAN
+    inverse = np.linalg.inv(system())
+    coefficients = inverse @ deviation
+    fidelity = finite_differences(lambda theta: -0.5 * deviation @ np.linalg.solve(system(theta), deviation))
+    complexity = finite_differences(lambda theta: -0.5 * np.linalg.slogdet(system(theta))[1])
+    for j, slope in enumerate(np.moveaxis(system_slopes(), -1, 0)):
+        assert_close(automatic.fidelity[j], 0.5 * coefficients @ slope @ coefficients, 1e-11)
+        assert_close(automatic.fidelity[j], fidelity[j], 1e-9)
+        assert_close(automatic.complexity[j], -0.5 * np.trace(inverse @ slope), 1e-11)
+        assert_close(automatic.complexity[j], complexity[j], 1e-9)
+        assert float(automatic.constant[j]) == 0.0
+
+
+class Table(kx.AbstractKernel):
+    """`aᵀ M b`: on the rows of the identity, the Gram matrix is M itself."""
+
+    matrix: jax.Array = kx.real()
+
+    def pair(self, a, b):
+        return a @ self.matrix @ b
+
+
+def determinants(matrix):
+    """Log-determinant and determinant through the public API: the complexity is minus half of the former."""
+    n = matrix.shape[0]
+    c = kx.condition(kx.Model(Table(matrix), noise=0.0), kx.Data(jnp.eye(n), jnp.zeros(n)))
+    logarithm = -2 * kx.likelihood_terms(c).complexity
+    return logarithm, jnp.exp(logarithm)
+
+
+@jax.jit
+def along(matrix, direction):
+    """Both determinants, and their derivatives in a direction."""
+    return jax.jvp(determinants, (matrix,), (direction,))
+
+
+DIRECTION = np.cos(np.add.outer(np.arange(10.0), np.arange(10.0)) ** 2) / 3  # symmetric, of no special form
+
+
+def test_f34_determinant_near_the_identity():
+    """`det(I + tE) = 1 + t tr E + O(t²)`: what remains is `t²((tr E)² - tr E²)/2`, to the next order."""
+    second = (np.trace(DIRECTION) ** 2 - np.trace(DIRECTION @ DIRECTION)) / 2
+    for step in (1e-3, -1e-3):
+        (_, determinant), _ = along(np.eye(10) + step * DIRECTION, DIRECTION)
+        assert_close(determinant, np.linalg.det(np.eye(10) + step * DIRECTION), 1e-13)
+        remainder = float(determinant) - 1 - step * np.trace(DIRECTION)
+        assert remainder == pytest.approx(step**2 * second, rel=0.02)
+    _, (_, slope) = along(np.eye(10), DIRECTION)
+    assert_close(slope, np.trace(DIRECTION), 1e-13)
+
+
+def test_f34_derivative_of_the_determinant():
+    """`δ det K = det K tr(K⁻¹δK)` and `δ log det K = tr(K⁻¹δK)`: autodiff = closed form = finite differences."""
+    K = system()
+    trace = np.trace(np.linalg.solve(K, DIRECTION))
+    (logarithm, determinant), (logarithm_slope, determinant_slope) = along(K, DIRECTION)
+    assert_close(logarithm, np.linalg.slogdet(K)[1], 1e-12)
+    assert_close(determinant, np.linalg.det(K), 1e-12)
+    assert_close(logarithm_slope, trace, 1e-11)
+    assert_close(determinant_slope, np.linalg.det(K) * trace, 1e-11)
+    differences = finite_differences(lambda t: np.linalg.slogdet(K + t[0] * DIRECTION)[1], [0.0])
+    assert_close(logarithm_slope, differences[0], 1e-8)
+    differences = finite_differences(lambda t: np.linalg.det(K + t[0] * DIRECTION), [0.0])
+    assert_close(determinant_slope, differences[0], 1e-8)

@@ -1,0 +1,182 @@
+"""Fitting: the optimum that others find, whatever the optimiser, the layout and the objective."""
+
+import chex
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.optimize import minimize, rosen, rosen_der
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+import kernax as kx
+from kernax.fitting import _lanes
+from tests.tables import points, targets
+
+X = points(40, seed=2)
+Y = targets(X)
+DATA = kx.Data(X, Y)
+MODEL = kx.Model(1.0 * kx.RBF(lengthscale=[1.0, 1.0]), noise=1.0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return kx.fit(MODEL, DATA)
+
+
+@pytest.fixture(scope="module")
+def best_known():
+    """scikit-learn's optimum of the log marginal likelihood."""
+    kernel = sk.ConstantKernel(1.0) * sk.RBF([1.0, 1.0]) + sk.WhiteKernel(1.0)
+    return GaussianProcessRegressor(kernel).fit(X, Y).log_marginal_likelihood_value_
+
+
+def test_reaches_the_optimum_of_scikit_learn(fitted, best_known):
+    assert fitted.result == kx.Result.successful
+    assert -float(fitted.value) > best_known - 1e-3
+    assert fitted.history.shape == (int(fitted.num_steps),)
+    np.testing.assert_allclose(fitted.value, np.nanmin(fitted.history))
+    c = kx.condition(fitted.model, DATA)
+    np.testing.assert_allclose(kx.negative_log_marginal_likelihood(c), fitted.value, rtol=1e-9)
+    assert "successful" in repr(fitted)
+    assert "evaluations" in kx.report(fitted)
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "max_steps"),
+    [(optax.adam(0.1), 400), (optax.lbfgs(), 60), (optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.02)), 1500)],
+    ids=["adam", "optax_lbfgs", "chain"],
+)
+def test_any_optax_optimiser(optimiser, max_steps, best_known):
+    answer = kx.fit(MODEL, DATA, optimiser=optimiser, max_steps=max_steps)
+    assert -float(answer.value) > best_known - 0.05
+
+
+def test_lbfgs_alone_minimises_rosenbrocks_function_as_fast_as_scipy():
+    optimiser = kx.lbfgs()
+    value_and_grad = jax.jit(jax.value_and_grad(lambda v: jnp.sum(100 * (v[1:] - v[:-1] ** 2) ** 2 + (1 - v[:-1]) ** 2)))
+    update = jax.jit(lambda g, s, v, f: optimiser.update(g, s, v, value=f))
+    v = jnp.asarray([-1.2, 1.0, -0.5, 2.0])
+    state, evaluations = optimiser.init(v), 0
+    while evaluations < 300:
+        value, gradient = value_and_grad(v)
+        evaluations += 1
+        if jnp.max(jnp.abs(gradient)) < 1e-6:
+            break
+        step, state = update(gradient, state, v, value)
+        v = optax.apply_updates(v, step)
+    np.testing.assert_allclose(v, 1.0, rtol=1e-6)
+    theirs = minimize(rosen, [-1.2, 1.0, -0.5, 2.0], jac=rosen_der, method="L-BFGS-B", options={"gtol": 1e-6})
+    assert evaluations <= 1.5 * theirs.nfev
+
+
+def test_lbfgs_steps_back_from_points_without_a_value():
+    """log(v) + 1/v has no value for v ≤ 0: the search comes back from there."""
+    optimiser = kx.lbfgs()
+
+    def objective(v):
+        return jnp.sum(jnp.where(v > 0, jnp.log(jnp.abs(v)) + 1 / v, jnp.nan))
+
+    v = jnp.asarray([0.05, 3.0])
+    state = optimiser.init(v)
+    update = jax.jit(lambda s, v: optimiser.update(jax.grad(objective)(v), s, v, value=objective(v)))
+    for _ in range(60):
+        step, state = update(state, v)
+        v = v + step
+    np.testing.assert_allclose(v, 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [kx.loo_mse, kx.loo_negative_log_density])
+def test_other_objectives_end_where_their_gradient_vanishes(objective):
+    answer = kx.fit(MODEL, DATA, objective=objective)
+    vector, rebuild = kx.ravel(answer.model)
+
+    def value(v):
+        return objective(kx.condition(rebuild(jnp.asarray(v)), DATA))
+
+    theirs = minimize(jax.jit(jax.value_and_grad(value)), vector, jac=True, method="BFGS")
+    assert float(answer.value) <= theirs.fun + 1e-4 * abs(theirs.fun)
+
+
+def test_an_objective_of_ones_own():
+    """Any scalar of a `Conditioned`: here a ridge on the coefficients beside the leave-one-out error."""
+    answer = kx.fit(MODEL, DATA, objective=lambda c: kx.loo_mse(c) + 1e-3 * jnp.sum(c.alpha**2))
+    assert answer.result == kx.Result.successful
+
+
+def test_restarts_keep_the_best_and_both_layouts_agree():
+    """Lanes in threads and lanes under vmap arrive at the same values; the best of them is what is returned."""
+    rough = kx.Model(1.0 * kx.RBF(lengthscale=[30.0, 30.0]), noise=5.0)
+    answer = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
+    assert answer.start_values.shape == (4,)
+    assert float(answer.value) == float(answer.start_values.min())
+    again = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
+    chex.assert_trees_all_equal(answer.start_values, again.start_values)
+    original = _lanes.run_lanes
+    try:
+        import kernax.fitting._fit as module
+
+        module.run_lanes = lambda *args, **options: original(*args, **options, together=True)
+        together = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
+    finally:
+        module.run_lanes = original
+    np.testing.assert_allclose(together.start_values, answer.start_values, rtol=1e-6)
+
+
+def test_random_starts_are_drawn_from_the_priors():
+    model = kx.with_prior(kx.Model(kx.RBF(), noise=0.1), lambda m: m.kernel.lengthscale, kx.LogNormal(5.0, 0.01))
+    answer = kx.fit(model, DATA, restarts=1, max_steps=1, key=jax.random.key(0))
+    np.testing.assert_allclose(answer.model.kernel.lengthscale, np.exp(5.0), rtol=0.05)
+
+
+def test_initial_values_suit_the_data():
+    model = kx.Model(1.0 * kx.RBF(lengthscale=[1.0, 1.0]) + 1.0 * kx.Matern32(), noise=1.0, mean=kx.means.Constant(0.0))
+    x, y = X * [100.0, 0.01], 50.0 + 10.0 * Y
+    start = kx.initialise(model, kx.Data(x, y))
+    pairs = np.abs(x[:, None] - x[None])[~np.eye(40, dtype=bool)]
+    np.testing.assert_allclose(start.kernel.kernels[0].kernel.lengthscale, np.sqrt(2) * np.median(pairs, axis=0), rtol=1e-9)
+    whole = np.median(np.linalg.norm(x[:, None] - x[None], axis=-1)[~np.eye(40, dtype=bool)])
+    np.testing.assert_allclose(start.kernel.kernels[1].kernel.lengthscale, whole, rtol=1e-9)
+    np.testing.assert_allclose(start.kernel.kernels[0].variance, y.var() / 2, rtol=1e-9)
+    np.testing.assert_allclose(start.noise, 0.1 * y.var(), rtol=1e-9)
+    np.testing.assert_allclose(start.mean.value, y.mean(), rtol=1e-9)
+    garbage = np.concatenate([x, 1e9 * np.ones((5, 2))]), np.append(y, np.full(5, np.nan))
+    masked = kx.initialise(model, kx.Data(*garbage, mask=np.arange(45) < 40))
+    chex.assert_trees_all_close(masked, start, rtol=1e-9)
+
+
+def test_a_deep_kernel_is_trained_jointly():
+    network = eqx.nn.MLP(2, 1, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
+    model = kx.Model(1.0 * kx.Warp(kx.RBF(), network), noise=1.0)
+    answer = kx.fit(model, DATA, max_steps=30)
+    before, after = model.kernel.kernel.transform.layers[0].weight, answer.model.kernel.kernel.transform.layers[0].weight
+    assert float(answer.value) < float(answer.history[0])
+    assert np.abs(np.asarray(before - after)).max() > 1e-3
+
+
+def test_fits_under_jit_equal_eager_fits(fitted):
+    inside = eqx.filter_jit(lambda y: kx.fit(MODEL, kx.Data(X, y)))(jnp.asarray(Y))
+    np.testing.assert_allclose(inside.value, fitted.value, rtol=1e-9)
+    assert int(inside.num_steps) == int(fitted.num_steps)
+    assert np.isnan(np.asarray(inside.history)[int(inside.num_steps) :]).all()
+
+
+def test_the_progress_bar_shows_the_value(capsys):
+    kx.fit(MODEL, DATA, progress=True)
+    assert "value=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"restarts": -1}, "restarts"), ({"max_steps": 0}, "max_steps"), ({"patience": 0}, "patience")],
+)
+def test_bad_settings_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        kx.fit(MODEL, DATA, **change)
+
+
+def test_a_parameter_that_is_zero_cannot_be_fitted():
+    with pytest.raises(ValueError, match="noise is 0"):
+        kx.fit(kx.Model(kx.RBF(), noise=0.0), DATA)
