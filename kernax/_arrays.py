@@ -1,5 +1,6 @@
 """Turning what users hand over into arrays, and refusing what cannot be one."""
 
+import sys
 import warnings
 from typing import Any
 
@@ -20,13 +21,15 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
     if not isinstance(value, jax.Array):
+        # Python's own numbers mean no particular precision; an array of float64 does.
+        is_double = getattr(value, "dtype", None) == np.float64
         value = np.asarray(value)
         if value.dtype.kind not in "biuf":
             raise TypeError(
                 f"{name} has dtype {value.dtype}, and kernax takes real numbers only: "
                 f"convert {name} to float first (split complex numbers into two columns, encode text as numbers)."
             )
-        if value.dtype == np.float64:
+        if is_double:
             _tell_if_cut(name)
     elif jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
@@ -34,9 +37,9 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
     return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
 
 
-def check_finite(value: Array, name: str, counts: Array | None = None) -> None:
+def check_finite(value: Array, name: str, counts: Array | None = None, remedy: str = "drop them") -> None:
     """Raise if a row of `value` that counts has a NaN or an infinity; silent on traced values."""
-    if not is_concrete(value) or (counts is not None and not is_concrete(counts)):
+    if not is_concrete(value) or (counts is not None and not is_concrete(counts)) or value.size == 0:
         return
     rows = np.asarray(value)
     bad = ~np.isfinite(rows.reshape(rows.shape[0], -1)).all(axis=1)
@@ -45,8 +48,7 @@ def check_finite(value: Array, name: str, counts: Array | None = None) -> None:
     if bad.any():
         first = ", ".join(str(i) for i in np.flatnonzero(bad)[:5])
         raise ValueError(
-            f"{name} has NaN or infinite values in {bad.sum()} of {rows.shape[0]} rows (first rows: {first}): "
-            "drop them, or mark them with mask=False."
+            f"{name} has NaN or infinite values in {bad.sum()} of {rows.shape[0]} rows (first rows: {first}): {remedy}."
         )
 
 
@@ -65,5 +67,14 @@ def _tell_if_cut(name: str) -> None:
     warnings.warn(
         f"{name} is float64, but JAX is set to float32 and cuts it (said once). For float64, write "
         'jax.config.update("jax_enable_x64", True) before anything else.',
-        stacklevel=5,
+        stacklevel=_levels_to_the_caller(),
     )
+
+
+def _levels_to_the_caller() -> int:
+    """How many frames lie between a warning in this file and the code that uses kernax."""
+    frame, level = sys._getframe(1), 1
+    ours = ("kernax", "equinox", "jaxtyping", "beartype")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ours:
+        frame, level = frame.f_back, level + 1
+    return level

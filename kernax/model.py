@@ -3,7 +3,8 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
@@ -48,12 +49,12 @@ class Conditioned(eqx.Module):
         return self.factor.result
 
     @property
-    def ok(self) -> Array:
+    def ok(self) -> Bool[Array, "..."]:
         """Whether there are numbers behind `result`; one per dataset in a batch."""
         return is_usable(self.result)
 
     @property
-    def jitter(self) -> Float[Array, ""]:
+    def jitter(self) -> Float[Array, "..."]:
         """What had to be added to the diagonal to factorise it, beyond the noise."""
         return self.factor.jitter
 
@@ -91,6 +92,10 @@ def check_noise(model: Model, data: Data) -> None:
 @eqx.filter_jit
 def _condition(model: Model, data: Data, solver: AbstractSolver) -> Conditioned:
     model = as_dtype(model, data.dtype)
-    factor = solver.factorise(model.kernel, data.x, model.noise, data.mask)
+    # Traced data cannot be refused. Data with NaN is taken out, so that no gradient behind a `where` meets it, and
+    # a noise of NaN in its place makes the factor say `nonfinite`.
+    data, finite = data.finite_or_zero()
+    noise = jnp.where(finite, model.noise, jnp.nan)
+    factor = solver.factorise(model.kernel, data.x, noise, data.mask)
     residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
     return Conditioned(model, data, factor, factor.solve(residual), solver)

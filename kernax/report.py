@@ -14,7 +14,10 @@ from kernax.solvers import Result
 
 
 def report(of: Any) -> str:
-    """Lines to print of a `Conditioned` or a `Fit`: what was asked, how it ended, what to watch. Costs a few solves and the inverse's diagonal."""
+    """Lines to print of a `Conditioned` or a `Fit`: what was asked, how it ended, what to watch.
+
+    For a `Conditioned` it costs a few solves and the inverse's diagonal.
+    """
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
     if isinstance(of, Fit):

@@ -1,5 +1,10 @@
 """Float64 throughout, and every shape that kernax promises checked at every call."""
 
+import os
+
+# Two test processes on two cores: BLAS threads that wait for each other would spend most of the time waiting.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jax
 from jaxtyping import install_import_hook
 

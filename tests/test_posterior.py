@@ -115,7 +115,7 @@ def test_several_outputs_and_means():
     mean = kx.means.Linear(slope=slope, intercept=[1.0, 2.0])
     c = kx.condition(kx.Model(MODEL.kernel, noise=0.3, mean=mean), kx.Data(X, y))
     plain = kx.condition(MODEL, kx.Data(X, y - X @ slope - [1.0, 2.0]))
-    np.testing.assert_allclose(kx.mean(c, NEW), kx.mean(plain, NEW) + NEW @ slope + [1.0, 2.0], rtol=1e-10)
+    np.testing.assert_allclose(kx.mean(c, NEW), np.asarray(kx.mean(plain, NEW)) + NEW @ slope + [1.0, 2.0], rtol=1e-10)
     one = kx.condition(kx.Model(MODEL.kernel, noise=0.3, mean=lambda a: jnp.sin(a[0])), kx.Data(X, Y))
     expected = kx.mean(kx.condition(MODEL, kx.Data(X, Y - np.sin(X[:, 0]))), NEW) + np.sin(NEW[:, 0])
     np.testing.assert_allclose(kx.mean(one, NEW), expected, rtol=1e-10)

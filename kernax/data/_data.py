@@ -38,9 +38,8 @@ class Data(eqx.Module):
         if y.ndim == 2 and y.shape[1] == 0:
             raise ValueError(f"y has shape {y.shape}: kernax needs at least one output.")
         mask = _as_mask(mask, n)
-        for leaf in jax.tree.leaves(x):
-            check_finite(leaf, "x", mask)
-        check_finite(y, "y", mask)
+        for leaf, name in ((y, "y"), *((leaf, "x") for leaf in jax.tree.leaves(x))):
+            check_finite(leaf, name, mask, "drop them, or mark them with mask=False")
 
         dtype = jnp.result_type(y, *jax.tree.leaves(x))
         x, y = jax.tree.map(lambda leaf: leaf.astype(dtype), (x, y))
@@ -64,6 +63,13 @@ class Data(eqx.Module):
     def dtype(self) -> Any:
         """The one floating type of all numbers."""
         return self.y.dtype
+
+    def finite_or_zero(self) -> tuple["Data", Bool[Array, ""]]:
+        """This dataset if all its numbers are finite, else zeros in its place, and which of the two it is."""
+        leaves = jax.tree.leaves((self.x, self.y))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+        clean = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0.0), (self.x, self.y))
+        return eqx.tree_at(lambda d: (d.x, d.y), self, clean), finite
 
     def zero_where_masked(self, values: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
         """`values` with 0 in the rows that do not count."""

@@ -1,4 +1,4 @@
-"""`python -m kernax.demo`: fit CO₂ up to 1994, report the fit, forecast to 2010, and check against what was measured."""
+"""`python -m kernax.demo`: fit CO₂ up to 1998, report the fit, forecast to 2010, and check against what was measured."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ def main() -> None:
     """The main job of the README."""
     parser = argparse.ArgumentParser(prog="python -m kernax.demo", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("co2_forecast.png"), help="where the picture goes")
-    parser.add_argument("--until", type=float, default=1994.0, help="train on the weeks before this year")
+    parser.add_argument("--until", type=float, default=1998.0, help="train on the weeks before this year")
     parser.add_argument("--every", type=int, default=2, help="train on every so many weeks")
     arguments = parser.parse_args()
 

@@ -37,18 +37,26 @@ def load() -> Series:
     return Series(1970 + start.astype(int) + share, np.array([float(ppm) for _, ppm in rows]))
 
 
+def inputs(year: np.ndarray) -> np.ndarray:
+    """Years since 1980, one column: the straight line of the mean then has a level and a slope that hardly depend on each other."""
+    return year[:, None] - 1980.0
+
+
 def model() -> kx.Model:
-    """A slow rise, a season that drifts, wiggles of a few years, and the weather. Starting values, in ppm² and years."""
-    rise = 2000.0 * kx.RBF(lengthscale=50.0)
+    """A straight line, its slow bends, a season that drifts, and the weather of a few weeks.
+
+    The numbers are starting values, in ppm² and years.
+    """
+    bends = 100.0 * kx.Matern52(lengthscale=30.0)
     season = 6.0 * kx.RBF(lengthscale=80.0) * kx.Periodic(lengthscale=1.3, period=1.0)
-    wiggles = 0.4 * kx.RationalQuadratic(lengthscale=1.0, alpha=1.0)
     weather = 0.1 * kx.Matern32(lengthscale=0.1)
-    return kx.Model(rise + season + wiggles + weather, noise=0.05, mean=kx.means.Constant(340.0))
+    line = kx.means.Linear(slope=np.array([1.5]), intercept=340.0)
+    return kx.Model(bends + season + weather, noise=0.05, mean=line)
 
 
 def fit(training: Series, *, progress: bool) -> tuple[kx.Fit, kx.Conditioned]:
     """Maximum likelihood with the season's period held at one year."""
-    start, data = model(), kx.Data(training.year[:, None], training.ppm)
+    start, data = model(), kx.Data(inputs(training.year), training.ppm)
     trainable = kx.freeze(start, where=lambda m: m.kernel.kernels[1].kernels[1].period)
     fitted = kx.fit(start, data, trainable=trainable, progress=progress)
     return fitted, kx.condition(fitted.model, data)
@@ -64,5 +72,5 @@ class Forecast(NamedTuple):
 
 def forecast(c: kx.Conditioned, year: np.ndarray) -> Forecast:
     """What the model expects to be measured."""
-    prediction = jax.block_until_ready(kx.predict(c, year[:, None], noisy=True))
+    prediction = jax.block_until_ready(kx.predict(c, inputs(year), noisy=True))
     return Forecast(year, np.asarray(prediction.mean), np.sqrt(np.asarray(prediction.variance)))

@@ -68,7 +68,7 @@ def fit(
     max_steps: int = 500,
     gradient_tolerance: float | None = None,
     value_tolerance: float | None = None,
-    patience: int = 20,
+    patience: int | None = None,
     trainable: Model | None = None,
     restarts: int = 0,
     key: Key[Array, ""] | None = None,
@@ -83,13 +83,17 @@ def fit(
     given model elsewhere, and keeps the best; the same `key` draws the same starts.
 
     The tolerances are relative to the objective's own size: the fit has converged when no component of the gradient
-    exceeds `gradient_tolerance` (1e-5 in float64, 1e-3 in float32) times it, and gives up after `patience` steps with no
-    progress above `value_tolerance` times it. The best finite point met is what is returned.
+    exceeds `gradient_tolerance` (1e-5 in float64, 1e-3 in float32) times it, and gives up after `patience` steps (20, or
+    100 with an optimiser of your own) with no progress above `value_tolerance` times it. The best finite point met is
+    what is returned.
 
     Called eagerly it raises `FailedError` if there is no usable answer at all (`throw=False` returns the status), and
     Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
     """
     check_noise(model, data)
+    if patience is None:
+        # Optimisers with momentum swing up and down for dozens of steps before they get on.
+        patience = 20 if optimiser is None else 100
     if restarts < 0 or max_steps < 1 or patience < 1:
         raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1; got {restarts}, {max_steps}, {patience}.")
     single = jnp.finfo(data.dtype).eps > 1e-10

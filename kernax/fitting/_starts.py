@@ -12,7 +12,7 @@ from kernax.parameters import as_dtype, parameters, setting
 
 
 def initialise(model: Model, data: Data) -> Model:
-    """The model with starting values that suit the data; fits from there are faster and end in better optima.
+    """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
     Lengthscales become the median distance of two rows (per column, if there is one per column), a kernel's variances
     share the target's variance, the noise becomes a tenth of it, a constant mean the target's mean. Periods, exponents,

@@ -3,7 +3,7 @@
 from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._inputs import FeatureMap, Select, Warp
-from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, num_rows
+from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, check_same_columns, num_rows
 from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
 
@@ -29,5 +29,6 @@ __all__ = [
     "Sum",
     "Warp",
     "as_rows",
+    "check_same_columns",
     "num_rows",
 ]

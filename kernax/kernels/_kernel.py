@@ -41,7 +41,11 @@ class AbstractKernel(Parametrised):
     def __call__(self, x: Any, z: Any = None) -> Float[Array, "n m"]:
         """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`."""
         x = as_rows(x, "x")
-        return self.gram(x, None if z is None else as_rows(z, "z"))
+        if z is None:
+            return self.gram(x, None)
+        z = as_rows(z, "z")
+        check_same_columns(z, x, "z", "x")
+        return self.gram(x, z)
 
     def __add__(self, other: Any) -> "AbstractKernel":
         from kernax.kernels._algebra import added
@@ -71,6 +75,22 @@ def as_rows(x: Any, name: str) -> Rows:
             raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
         return x
     return jax.tree.map(lambda leaf: as_floats(leaf, f"a leaf of {name}"), x)
+
+
+def check_same_columns(rows: Rows, known: Rows, name: str, known_name: str) -> None:
+    """Refuse rows that differ from known ones in structure or width: broadcasting would hide the mistake."""
+    ours, theirs = jax.tree.structure(rows), jax.tree.structure(known)
+    if ours != theirs:
+        raise ValueError(f"{name} has the structure {ours}, but {known_name} has {theirs}.")
+    for leaf, other in zip(jax.tree.leaves(rows), jax.tree.leaves(known), strict=True):
+        if leaf.shape[1:] != other.shape[1:]:
+            raise ValueError(
+                f"{name} has {_columns(leaf)}, but {known_name} has {_columns(other)}: give both the same columns."
+            )
+
+
+def _columns(leaf: Array) -> str:
+    return f"{leaf.shape[1]} columns" if leaf.ndim == 2 else f"rows of shape {leaf.shape[1:]}"
 
 
 def num_rows(x: Rows, name: str = "x") -> int:

@@ -36,11 +36,16 @@ def interval(lower: float, upper: float, *, default: Any = _REQUIRED) -> Any:
 
 
 def _parameter(bijector: AbstractBijector, default: Any) -> Any:
-    return eqx.field(converter=_as_parameter, default=default, metadata={"bijector": bijector})
+    return eqx.field(converter=_AsParameter(), default=default, metadata={"bijector": bijector})
 
 
-def _as_parameter(value: Any) -> Float[Array, "..."]:
-    return as_floats(value, "a hyperparameter")
+class _AsParameter:
+    """Turns a value into an array of floats, or refuses it by the name of the field that it was meant for."""
+
+    name = "a hyperparameter"
+
+    def __call__(self, value: Any) -> Float[Array, "..."]:
+        return as_floats(value, self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +60,13 @@ class Parametrised(eqx.Module):
     """A module with declared hyperparameters. It stores plain, constrained values: what is printed is what counts."""
 
     settings: tuple[tuple[str, Setting], ...] = eqx.field(static=True, default=(), kw_only=True, repr=False)
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        for name, field in vars(cls).items():
+            converter = getattr(field, "metadata", {}).get("converter")
+            if isinstance(converter, _AsParameter):
+                converter.name = f"{cls.__name__}.{name}"
 
     def __check_init__(self):
         for field in dataclasses.fields(self):

@@ -7,25 +7,19 @@ import jax
 import jax.numpy as jnp
 
 from kernax._arrays import check_finite
-from kernax.kernels import Rows, as_rows, num_rows
+from kernax.kernels import Rows, as_rows, check_same_columns, num_rows
 from kernax.model import Conditioned
 
 _ENTRIES = 2**23
 """Entries of the largest cross-Gram block: 64 MB in float64."""
 
 
-def test_rows(c: Conditioned, x: Any) -> Rows:
+def new_rows(c: Conditioned, x: Any, name: str = "x") -> Rows:
     """Test inputs checked against the inputs the model was conditioned on, in their floating type."""
-    x = as_rows(x, "x")
-    seen, new = jax.tree.structure(c.data.x), jax.tree.structure(x)
-    if seen != new:
-        raise ValueError(f"x has the structure {new}, but the model was conditioned on {seen}.")
-    for leaf, known in zip(jax.tree.leaves(x), jax.tree.leaves(c.data.x), strict=True):
-        if leaf.shape[1:] != known.shape[1:]:
-            raise ValueError(
-                f"x has rows of shape {leaf.shape[1:]}, but the model was conditioned on rows of shape {known.shape[1:]}."
-            )
-        check_finite(leaf, "x")
+    x = as_rows(x, name)
+    check_same_columns(x, c.data.x, name, "the data the model was conditioned on")
+    for leaf in jax.tree.leaves(x):
+        check_finite(leaf, name)
     return jax.tree.map(lambda leaf: leaf.astype(c.data.dtype), x)
 
 

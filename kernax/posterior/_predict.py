@@ -10,7 +10,7 @@ from kernax._arrays import as_floats, check_finite, matmul
 from kernax.kernels import Rows
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model
-from kernax.posterior._chunks import map_rows, test_rows
+from kernax.posterior._chunks import map_rows, new_rows
 
 
 class Prediction(NamedTuple):
@@ -24,7 +24,7 @@ class Prediction(NamedTuple):
 
 def mean(c: Conditioned, x: Any) -> Float[Array, "m *p"]:
     """`μ(x) + k_xX alpha`: the GP's posterior mean, which is the answer of kernel ridge regression. O(n) a row."""
-    return _mean(c, test_rows(c, x))
+    return _mean(c, new_rows(c, x))
 
 
 def variance(c: Conditioned, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
@@ -39,7 +39,7 @@ def predict(c: Conditioned, x: Any, *, noisy: bool = False) -> Prediction:
     """Mean and variance together, from one cross-Gram matrix."""
     if noisy:
         check_common_noise(c.model)
-    return _predict(c, test_rows(c, x), noisy)
+    return _predict(c, new_rows(c, x), noisy)
 
 
 def covariance(c: Conditioned, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:
@@ -48,8 +48,8 @@ def covariance(c: Conditioned, x: Any, z: Any = None, *, noisy: bool = False) ->
         raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
     if noisy:
         check_common_noise(c.model)
-    x = test_rows(c, x)
-    matrix = _covariance(c, x, None if z is None else test_rows(c, z))
+    x = new_rows(c, x)
+    matrix = _covariance(c, x, None if z is None else new_rows(c, z, "z"))
     return matrix + c.model.noise * jnp.eye(matrix.shape[0], dtype=matrix.dtype) if noisy else matrix
 
 

@@ -79,7 +79,7 @@ class DenseFactor(AbstractFactor):
         return jnp.where(is_usable(self.result), value, jnp.nan)
 
 
-def is_usable(result: Any) -> Bool[Array, ""]:
+def is_usable(result: Any) -> Bool[Array, "..."]:
     """Whether there are numbers behind a result (singular ones come from a jittered matrix)."""
     return (result == Result.successful) | (result == Result.singular)
 

@@ -195,7 +195,7 @@ def test_h07_lengths_that_differ_are_refused():
 @pytest.mark.parametrize("quantity", [kx.mean, kx.variance, kx.covariance, kx.power_function])
 @pytest.mark.parametrize("width", [1, 3])
 def test_h07_another_width_at_prediction_is_refused(conditioned, quantity, width):
-    with pytest.raises(ValueError, match=rf"^x has rows of shape \({width},\), but .* conditioned on rows of shape \(2,\)"):
+    with pytest.raises(ValueError, match=rf"^x has {width} columns, but .* conditioned on has 2 columns"):
         quantity(conditioned, np.zeros((5, width)))
 
 
