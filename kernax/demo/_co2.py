@@ -1,5 +1,8 @@
 """The data, the model and the forecast."""
 
+# Parameters are declared as the arrays they become; type checkers do not see that numbers are converted.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
 import importlib.resources
 from typing import NamedTuple
 
@@ -38,7 +41,7 @@ def load() -> Series:
 
 
 def inputs(year: np.ndarray) -> np.ndarray:
-    """Years since 1980, one column: the straight line of the mean then has a level and a slope that hardly depend on each other."""
+    """Years since 1980, one column: level and slope of the mean's straight line then hardly depend on each other."""
     return year[:, None] - 1980.0
 
 

@@ -58,7 +58,7 @@ class DenseFactor(AbstractFactor):
     """
 
     matrix: Float[Array, "n n"]
-    raw: derivatives.AbstractRaw
+    raw: Any
     mask: Bool[Array, " n"]
     jitter: Float[Array, ""]
     result: Any
