@@ -32,10 +32,12 @@ def squared_distances(x: Float[Array, "n d"], z: Float[Array, "m d"] | None) -> 
 @jax.custom_jvp
 def _squared_distances(a: Float[Array, "n d"], b: Float[Array, "m d"]) -> Float[Array, "n m"]:
     if a.shape[1] <= _DIFFERENCES_UP_TO:
-        # Column by column: one fused loop with the rows of b along the vector lanes.
+        # Column by column: one fused loop with the rows of b along the vector lanes. The barrier makes XLA lay b's columns
+        # out one after another first; fused into the loop, the transposition would make it read with strides.
+        columns = jax.lax.optimization_barrier(b.T)
         total = jnp.zeros((a.shape[0], b.shape[0]), a.dtype)
-        for column in range(a.shape[1]):
-            total = total + (a[:, column, None] - b[None, :, column]) ** 2
+        for left, right in zip(a.T, columns, strict=True):
+            total = total + (left[:, None] - right[None, :]) ** 2
         return total
     norms = jnp.sum(a * a, axis=1)[:, None] + jnp.sum(b * b, axis=1)[None, :]
     return jnp.maximum(norms - 2.0 * matmul(a, b.T), 0.0)

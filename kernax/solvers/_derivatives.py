@@ -94,7 +94,7 @@ def _inverse_diagonal_jvp(primals, tangents):
     (matrix, raw), (d_matrix, _) = primals, tangents
     value = inverse(matrix, raw)
     # The diagonal of A⁻¹ δA A⁻¹ needs one product, not two; its transpose, A⁻¹ diag(v) A⁻¹, also needs one.
-    return jnp.diagonal(value), -jnp.sum(matmul(value, d_matrix) * value, axis=1)
+    return jnp.diagonal(value), -jnp.sum(matmul(d_matrix, value) * value, axis=0)
 
 
 @jax.custom_jvp
