@@ -78,7 +78,8 @@ def fit(
     """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
 
     The default objective gives maximum likelihood, or the posterior's mode if the model has priors; any function of a
-    `Conditioned` will do. The default optimiser is L-BFGS; any optax optimiser will do. `trainable` is a boolean tree
+    `Conditioned` will do (a function with a name: each new lambda is compiled anew). The default optimiser is L-BFGS; any
+    optax optimiser will do. `trainable` is a boolean tree
     (see `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the
     given model elsewhere, and keeps the best; the same `key` draws the same starts.
 
