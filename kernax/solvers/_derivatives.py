@@ -55,7 +55,7 @@ def _logdet_jvp(primals, tangents):
     (matrix, raw), (d_matrix, _) = primals, tangents
     # A and δA are symmetric: one triangle of the inverse, off-diagonal entries twice, spares its mirroring.
     triangle = inverse_triangle(matrix, raw)
-    weighted = 2.0 * triangle - jnp.diag(jnp.diagonal(triangle))
+    weighted = jnp.where(jnp.eye(matrix.shape[0], dtype=bool), triangle, 2.0 * triangle)
     return raw.logdet(), jnp.vdot(weighted, d_matrix, precision="highest")
 
 
