@@ -58,7 +58,7 @@ class Scale(AbstractKernel):
     """`variance · k`: what `2.0 * kernel` makes."""
 
     kernel: AbstractKernel
-    variance: Float[Array, ""] = positive(default=1.0)
+    variance: Float[Array, ""] = positive(default=1.0, scalar=True)
 
     def pair(self, a, b):
         return self.variance * self.kernel.pair(a, b)
@@ -108,7 +108,7 @@ class Power(AbstractKernel):
 class Constant(AbstractKernel):
     """`variance` for every pair: an unknown level. What `kernel + 2.0` adds."""
 
-    variance: Float[Array, ""] = positive(default=1.0)
+    variance: Float[Array, ""] = positive(default=1.0, scalar=True)
 
     def pair(self, a, b):
         return self.variance

@@ -36,8 +36,8 @@ class Polynomial(AbstractKernel):
     """`(scale · a·b + offset)^degree`: polynomials up to that degree; offset 0 leaves only the highest one."""
 
     degree: int = eqx.field(static=True, default=2)
-    scale: Float[Array, ""] = positive(default=1.0)
-    offset: Float[Array, ""] = non_negative(default=1.0)
+    scale: Float[Array, ""] = positive(default=1.0, scalar=True)
+    offset: Float[Array, ""] = non_negative(default=1.0, scalar=True)
 
     def __check_init__(self):
         if not isinstance(self.degree, int) or isinstance(self.degree, bool) or self.degree < 1:

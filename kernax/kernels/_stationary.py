@@ -1,6 +1,7 @@
 """Kernels of the scaled Euclidean distance: `s = Σ_k (a_k - b_k)² / ℓ_k²`."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -16,6 +17,8 @@ class AbstractStationary(AbstractKernel):
     """A kernel that is a function of the scaled squared distance. One lengthscale, or one per column (ARD)."""
 
     lengthscale: eqx.AbstractVar[Float[Array, "*d"]]
+    is_rough: ClassVar[bool] = False
+    """Whether the slope in `s` is unbounded at 0."""
 
     @abc.abstractmethod
     def of_squared_distance(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -50,6 +53,7 @@ class Matern12(AbstractStationary):
     """Matérn-1/2 or exponential, `exp(-√s)`: continuous, rough paths (Ornstein–Uhlenbeck in one dimension)."""
 
     lengthscale: Float[Array, "*d"] = positive(default=1.0)
+    is_rough: ClassVar[bool] = True
 
     def of_squared_distance(self, s):
         return _matern12(s)
@@ -77,7 +81,7 @@ class RationalQuadratic(AbstractStationary):
     """`(1 + s/2α)^-α`: a mixture of RBFs of many lengthscales; α → ∞ gives the RBF."""
 
     lengthscale: Float[Array, "*d"] = positive(default=1.0)
-    alpha: Float[Array, ""] = positive(default=1.0)
+    alpha: Float[Array, ""] = positive(default=1.0, scalar=True)
 
     def of_squared_distance(self, s):
         return jnp.exp(-self.alpha * jnp.log1p(0.5 * s / self.alpha))

@@ -15,14 +15,14 @@ from kernax.parameters._priors import Prior
 _REQUIRED: Any = dataclasses.MISSING
 
 
-def positive(*, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15) -> Any:
-    """A field for a positive parameter, optimised in its logarithm."""
-    return _parameter(Positive(floor, ceiling), default)
+def positive(*, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15, scalar: bool = False) -> Any:
+    """A field for a positive parameter, optimised in its logarithm. `scalar` refuses vectors."""
+    return _parameter(Positive(floor, ceiling), default, scalar)
 
 
-def non_negative(*, default: Any = _REQUIRED) -> Any:
+def non_negative(*, default: Any = _REQUIRED, scalar: bool = False) -> Any:
     """Like `positive`, but 0 may be stored. A parameter that is 0 cannot be fitted: freeze it or start above."""
-    return _parameter(Positive(zero_allowed=True), default)
+    return _parameter(Positive(zero_allowed=True), default, scalar)
 
 
 def real(*, default: Any = _REQUIRED) -> Any:
@@ -35,8 +35,8 @@ def interval(lower: float, upper: float, *, default: Any = _REQUIRED) -> Any:
     return _parameter(Interval(lower, upper), default)
 
 
-def _parameter(bijector: AbstractBijector, default: Any) -> Any:
-    return eqx.field(converter=_AsParameter(), default=default, metadata={"bijector": bijector})
+def _parameter(bijector: AbstractBijector, default: Any, scalar: bool = False) -> Any:
+    return eqx.field(converter=_AsParameter(), default=default, metadata={"bijector": bijector, "scalar": scalar})
 
 
 class _AsParameter:
@@ -72,11 +72,14 @@ class Parametrised(eqx.Module):
         for field in dataclasses.fields(self):
             bijector = field.metadata.get("bijector")
             value = getattr(self, field.name, None)
-            if bijector is None or value is None or not is_concrete(value):
+            if bijector is None or value is None:
                 continue
-            fault = bijector.fault(np.asarray(value))
+            name = f"{type(self).__name__}.{field.name}"
+            if field.metadata["scalar"] and value.ndim:
+                raise ValueError(f"{name} must be one number, got shape {value.shape}.")
+            fault = bijector.fault(np.asarray(value)) if is_concrete(value) else None
             if fault is not None:
-                raise ValueError(f"{type(self).__name__}.{field.name} must be {fault}, got {np.asarray(value)}.")
+                raise ValueError(f"{name} must be {fault}, got {_shown(value)}.")
 
     def __repr__(self):
         parts = []

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Key
 
 from kernax._arrays import check_finite, matmul
 from kernax.kernels import Rows, as_rows, num_rows
-from kernax.means import mean_values
 from kernax.model import Conditioned, Model
 from kernax.parameters import as_dtype
 from kernax.posterior._predict import check_common_noise, covariance, mean
@@ -40,7 +39,7 @@ def _draw_prior(model: Model, x: Rows, key: Key[Array, ""], num_samples: int, no
     matrix = model.kernel.gram(x, None)
     if noisy:
         matrix = matrix + model.noise * jnp.eye(num_rows(x), dtype=dtype)
-    level = mean_values(model.mean, x, jnp.zeros(num_rows(x), dtype))
+    level = jax.vmap(model.mean)(x).astype(dtype)  # one column per output of the mean
     return _draw(level, matrix, key, num_samples)
 
 

@@ -14,7 +14,7 @@ from kernax.solvers._factor import (
     is_usable,
     jitter_ladder,
     mean_diagonal,
-    smallest_pivot,
+    rounding_level,
     status,
     system_matrix,
 )
@@ -66,15 +66,15 @@ def _jittered(
 ) -> tuple[Float[Array, "n n"], Float[Array, ""], Bool[Array, ""]]:
     """The upper factor of the matrix with the least jitter on the ladder, that jitter, and whether there was one."""
     entries = diagonal(matrix)
-    scale, floor = mean_diagonal(entries, mask), smallest_pivot(entries)
+    scale, floor = mean_diagonal(entries, mask), rounding_level(entries, mask)
     # Past the last rung stands ∞, which factorises the identity instead: a failed factor is finite, and flagged.
     rungs = jnp.append(scale * jnp.asarray(ladder, matrix.dtype), jnp.inf).at[0].set(0.0)
 
     def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rung = state[0] + 1
         upper = _raw.cholesky(matrix, rungs[rung])
-        # Not definite for a NaN pivot, too: the minimum hands it on.
-        definite = (rung == len(ladder)) | (jnp.min(diagonal(upper)) ** 2 > floor)
+        # Not definite for a NaN pivot, too: no comparison with it holds.
+        definite = (rung == len(ladder)) | jnp.all(diagonal(upper) ** 2 > floor)
         return rung, upper, definite
 
     start = (jnp.asarray(-1), matrix, jnp.asarray(False))

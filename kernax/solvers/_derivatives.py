@@ -56,7 +56,8 @@ def _logdet_jvp(primals, tangents):
     # A and δA are symmetric: one triangle of the inverse, off-diagonal entries twice, spares its mirroring.
     triangle = inverse_triangle(matrix, raw)
     weighted = jnp.where(jnp.eye(matrix.shape[0], dtype=bool), triangle, 2.0 * triangle)
-    return raw.logdet(), jnp.vdot(weighted, d_matrix, precision="highest")
+    # `logdet` itself, not the raw number: differentiated once more, the value must still depend on A.
+    return logdet(matrix, raw), jnp.vdot(weighted, d_matrix, precision="highest")
 
 
 @jax.custom_jvp

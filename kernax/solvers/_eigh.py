@@ -17,7 +17,7 @@ from kernax.solvers._factor import (
     diagonal,
     jitter_ladder,
     mean_diagonal,
-    smallest_pivot,
+    rounding_level,
     status,
     system_matrix,
 )
@@ -85,7 +85,8 @@ class Eigh(AbstractSolver):
         if noise.ndim == 1:
             on_rows = on_rows + jnp.diag(jnp.where(mask, jax.lax.stop_gradient(noise), 0.0).astype(gram.dtype))
         # Masked rows get an eigenvalue above all others, so that they come last and mix with none.
-        above = 2.0 * jnp.sum(jnp.abs(jnp.diagonal(on_rows))) + 1.0
+        trace = jnp.sum(jnp.abs(diagonal(on_rows)))
+        above = jnp.where(trace > 0, 2.0 * trace, 1.0)
         vectors, spectrum = _raw.eigh(on_rows + jnp.diag(jnp.where(mask, 0.0, above)))
         factor = _assemble(gram, vectors, spectrum, noise, mask, self.max_jitter)
         return factor.dense if noise.ndim == 1 else factor
@@ -106,7 +107,9 @@ def _assemble(
     counts = jnp.arange(mask.shape[0]) < jnp.sum(mask)
     values = spectrum if noise.ndim else spectrum + fixed_noise
     rungs = jnp.asarray(jitter_ladder(matrix.dtype, max_jitter), matrix.dtype) * mean_diagonal(entries, mask)
-    enough = jnp.min(jnp.where(counts, values, jnp.inf)) + rungs > smallest_pivot(entries)
+    enough = jnp.min(jnp.where(counts, values, jnp.inf)) + rungs > jnp.max(
+        jnp.where(mask, rounding_level(entries, mask), 0.0)
+    )
     ok = jnp.any(enough)
     jitter = jnp.where(ok, rungs[jnp.argmax(enough)], 0.0)
     values = jnp.where(counts & ok, values + jitter, 1.0)

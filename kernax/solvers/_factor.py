@@ -109,10 +109,10 @@ def diagonal(matrix: Float[Array, "n n"]) -> Float[Array, " n"]:
     return matrix.reshape(-1)[:: n + 1]
 
 
-def smallest_pivot(diagonal: Float[Array, " n"]) -> Float[Array, ""]:
-    """Below this, a pivot or eigenvalue of a matrix with this diagonal is rounding: the matrix is singular as far as its
-    numbers can tell."""
-    return 4 * jnp.finfo(diagonal.dtype).eps * diagonal.shape[0] ** 0.5 * jnp.max(diagonal)
+def rounding_level(diagonal: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, " n"]:
+    """What elimination leaves of each diagonal entry by rounding alone: a pivot no larger than that of its own row shows a
+    matrix that is singular as far as its numbers can tell."""
+    return 4 * jnp.finfo(diagonal.dtype).eps * jnp.sqrt(jnp.sum(mask)).astype(diagonal.dtype) * diagonal
 
 
 def mean_diagonal(diagonal: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
