@@ -33,6 +33,10 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
             _tell_if_cut(name)
     elif jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
+    if jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.name not in ("float32", "float64"):
+        raise TypeError(
+            f"{name} has dtype {value.dtype}, in which no kernel matrix can be factorised: use float32 or float64."
+        )
     dtype = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
     return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
 

@@ -65,28 +65,42 @@ class Conditioned(eqx.Module):
         return f"Conditioned({self.model!r}, {self.data!r}, {self.solver!r}, {status})"
 
 
-def condition(model: Model, data: Data, solver: AbstractSolver | None = None, *, throw: bool = True) -> Conditioned:
+def condition(model: Model, data: Data, solver: Any = None, *, throw: bool = True) -> Conditioned:
     """Condition a model on data. O(n³), once; what is asked afterwards is cheap.
 
     Called eagerly on one dataset it raises `FailedError` if the matrix cannot be factorised; `throw=False` returns the
     status instead. Traced (inside `jit`, `grad`, `vmap`) it never raises. The model is cast to the data's floating type.
     """
-    if not isinstance(model, Model):
-        raise TypeError(f"condition wants a kx.Model first, got {type(model).__name__}.")
-    if not isinstance(data, Data):
-        raise TypeError(f"condition wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
-    check_noise(model, data)
+    check_model_and_data(model, data, "condition")
+    if solver is not None and not isinstance(solver, AbstractSolver):
+        raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     conditioned = _condition(model, data, Cholesky() if solver is None else solver)
     if throw:
         throw_unless((), conditioned.result, "conditioning")
     return conditioned
 
 
-def check_noise(model: Model, data: Data) -> None:
-    """Refuse a noise vector that does not belong to these rows."""
+def check_model_and_data(model: Any, data: Any, caller: str) -> None:
+    """Refuse what is no model, no data, or a noise vector that does not belong to these rows."""
+    if not isinstance(model, Model):
+        raise TypeError(f"{caller} wants a kx.Model first, got {type(model).__name__}: write kx.Model(kernel, noise=…).")
+    if not isinstance(data, Data):
+        raise TypeError(f"{caller} wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
+    if data.mask.ndim != 1:
+        raise ValueError(
+            f"{caller} wants one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
+        )
     shape = model.noise.shape
     if shape not in ((), (data.n,)):
         raise ValueError(f"Model.noise has shape {shape}, but the data has {data.n} rows: give one number or one per row.")
+
+
+def check_conditioned(c: Any) -> None:
+    """Refuse what has not seen data."""
+    if not isinstance(c, Conditioned):
+        raise TypeError(
+            f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."
+        )
 
 
 @eqx.filter_jit

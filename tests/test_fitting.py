@@ -180,3 +180,54 @@ def test_bad_settings_are_refused(change, words):
 def test_a_parameter_that_is_zero_cannot_be_fitted():
     with pytest.raises(ValueError, match="noise is 0"):
         kx.fit(kx.Model(kx.RBF(), noise=0.0), DATA)
+
+
+def test_initial_values_look_at_rows_that_count_and_at_bounds():
+    x = np.zeros((1200, 1))
+    x[1::2, 0] = np.random.default_rng(0).normal(size=600) * 50
+    mask = np.arange(1200) % 2 == 1
+    model = kx.Model(kx.RBF(), noise=0.1, mean=kx.means.Constant(0.0))
+    start = kx.initialise(model, kx.Data(x, x[:, 0], mask))
+    np.testing.assert_allclose(start.kernel.lengthscale, np.median(np.abs(x[1::2] - x[1::2].T)), rtol=0.1)
+    bounded = kx.with_bijector(model, lambda m: m.noise, kx.Interval(0.05, 0.2))
+    assert 0.05 <= float(kx.initialise(bounded, kx.Data(x, x[:, 0], mask)).noise) <= 0.2
+    nothing = kx.initialise(model, kx.Data(x, x[:, 0], np.zeros(1200, bool)))
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(nothing))
+
+
+def test_fits_inside_traces_that_touch_neither_model_nor_data(fitted):
+    """Model and data are constants of the traced function; what is traced is a test input or a key."""
+    means = jax.jit(lambda x: kx.mean(kx.condition(kx.fit(MODEL, DATA).model, DATA), x))(jnp.asarray(X[:3]))
+    np.testing.assert_allclose(means, kx.mean(kx.condition(fitted.model, DATA), X[:3]), rtol=1e-6)
+    values = jax.vmap(lambda key: kx.fit(MODEL, DATA, restarts=1, key=key).value)(jax.random.split(jax.random.key(0), 2))
+    assert (np.asarray(values) <= float(fitted.value) + 1e-3).all()
+
+
+def test_a_fit_has_no_derivative_and_says_so():
+    with pytest.raises(TypeError, match="no derivative"):
+        jax.grad(lambda y: kx.fit(MODEL, kx.Data(X, y)).value)(jnp.asarray(Y))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: kx.fit(MODEL, (X, Y)),
+        lambda: kx.fit(kx.RBF(), DATA),
+        lambda: kx.fit(MODEL, DATA, optimiser="adam"),
+        lambda: kx.fit(MODEL, DATA, objective="loo"),
+        lambda: kx.mean(MODEL, X),
+        lambda: kx.condition(MODEL, DATA, "eigh"),
+        lambda: kx.with_prior(MODEL, lambda m: m.noise, 3.0),
+        lambda: kx.with_bijector(MODEL, lambda m: m.noise, kx.Positive),
+    ],
+)
+def test_what_is_no_model_data_or_strategy_is_refused(call):
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_bad_trees_and_bounds_are_refused():
+    with pytest.raises(ValueError, match="make it with kx"):
+        kx.fit(MODEL, DATA, trainable=kx.trainable(kx.Model(kx.RBF(), noise=0.1)))
+    with pytest.raises(ValueError, match="between 2 and 3"):
+        kx.with_bijector(MODEL, lambda m: m.noise, kx.Interval(2.0, 3.0))

@@ -141,3 +141,37 @@ def test_bad_kernels_are_refused(build, words):
 def test_adding_what_is_no_kernel_is_refused():
     with pytest.raises(TypeError):
         kx.RBF() + "linear"
+
+
+@pytest.mark.parametrize("kernel", [kx.Matern12, kx.Matern32, kx.RBF])
+def test_gradients_survive_nearly_equal_rows(kernel):
+    """Pairs of rows 1e-9 apart, far from the origin: the likelihood's slope is that of central differences."""
+    x = np.random.default_rng(0).uniform(0, 100, size=(20, 1))
+    x = 1e3 + np.concatenate([x, x[:8] + 1e-9])
+    data = kx.Data(x, np.sin(x[:, 0]))
+
+    def objective(log_length):
+        return kx.negative_log_marginal_likelihood(kx.condition(kx.Model(kernel(jnp.exp(log_length)), noise=1e-3), data))
+
+    value = jax.jit(objective)
+    for at in (-3.0, 0.0, 2.0):
+        difference = (value(at + 1e-5) - value(at - 1e-5)) / 2e-5
+        np.testing.assert_allclose(jax.grad(objective)(at), difference, rtol=1e-4, atol=1e-4)
+
+
+def test_numpy_and_python_numbers_mix_with_kernels():
+    assert repr(np.float64(2.0) * kx.RBF()) == repr(2.0 * kx.RBF())
+    assert repr(sum([kx.RBF(), kx.Linear()])) == repr(kx.RBF() + kx.Linear())
+    assert (kx.RBF() ** np.int64(2)).exponent == 2
+    assert kx.Select(kx.RBF(), np.int64(1)).columns == (1,)
+    with pytest.raises(TypeError):
+        np.ones(3) * kx.RBF()
+    for bad in ([True, False], [0.5], "ab"):
+        with pytest.raises(ValueError, match="column numbers"):
+            kx.Select(kx.RBF(), bad)
+
+
+def test_scalar_parameters_refuse_vectors():
+    for build in (kx.Constant, lambda v: kx.Scale(kx.RBF(), v), lambda v: kx.RationalQuadratic(alpha=v)):
+        with pytest.raises((ValueError, TypeError)):
+            build(np.ones(7))

@@ -152,3 +152,22 @@ def test_nothing_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kx.predict(kx.condition(MODEL, kx.Data(X, Y)), NEW)
+
+
+def test_prior_samples_have_the_outputs_of_the_mean():
+    model = kx.Model(kx.RBF(), noise=0.1, mean=kx.means.Constant([0.0, 100.0]))
+    draws = kx.sample(model, NEW, key=jax.random.key(0), num_samples=3)
+    assert draws.shape == (3, 5, 2)
+    assert (np.abs(np.asarray(draws)[..., 1] - 100) < 10).all()
+
+
+def test_single_precision_stays_single():
+    """With float64 switched on, float32 inputs still give float32 answers; numbers without a precision follow."""
+    x, y = X.astype(np.float32), Y.astype(np.float32)
+    assert (2.0 * kx.RBF())(x).dtype == np.float32
+    c = kx.condition(MODEL, kx.Data(x, y))
+    assert kx.negative_log_predictive_density(c, NEW, targets(NEW)).dtype == np.float32
+    assert kx.Data(np.arange(9)[:, None], y).dtype == np.float32
+    assert kx.Data(x, Y.tolist()).dtype == np.float32
+    with pytest.raises(TypeError, match="float16"):
+        kx.Data(x.astype(np.float16), y)

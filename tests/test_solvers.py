@@ -87,6 +87,9 @@ def check_derivatives(ours, plain, vector, rtol):
     np.testing.assert_allclose(value, expected, rtol=1e-11)
     np.testing.assert_allclose(gradient, slope, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(jax.jit(along(ours))(vector), jnp.vdot(slope, direction), rtol=rtol, atol=rtol)
+    # The value that comes out of a gradient is differentiable, too.
+    of_value = jax.jit(along(lambda v: jax.value_and_grad(ours)(v)[0]))(vector)
+    np.testing.assert_allclose(of_value, jnp.vdot(slope, direction), rtol=rtol, atol=rtol)
     curvature = jax.jit(along(by_reverse(plain)))(vector)
     np.testing.assert_allclose(curvatures(vector), jnp.broadcast_to(curvature, 3), rtol=10 * rtol, atol=10 * rtol)
 
@@ -153,3 +156,25 @@ def test_eager_jit_and_vmap_agree(solver):
     np.testing.assert_allclose(jax.jit(scalars)(ys[1]), eager[1], rtol=1e-12)
     np.testing.assert_allclose(jax.vmap(scalars)(ys), eager, rtol=1e-12)
     np.testing.assert_allclose(jax.jit(jax.vmap(jax.vmap(scalars)))(ys[None]), eager[None], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_very_noisy_row_leaves_the_others_alone(dtype):
+    """Pivots are judged against their own row: a row that says nothing is no reason for jitter."""
+    noise = np.append(np.full(7, 1e-3), 1e6)
+    x = points(8)
+    x[-1] += 0.5
+    c = kx.condition(kx.Model(kx.RBF(), noise=noise), kx.Data(x.astype(dtype), Y.astype(dtype)))
+    expected = np.asarray(kx.RBF()(x)) @ np.linalg.solve(dense(kx.RBF(), x, noise), Y)
+    assert c.jitter == 0
+    np.testing.assert_allclose(kx.mean(c, x), expected, rtol=100 * TOLERANCES[dtype], atol=10 * TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 1e-3), (np.float64, 1e-9)])
+def test_padding_changes_nothing_at_small_scales(solver, dtype, scale):
+    model = kx.Model(scale**2 * kx.RBF(), noise=0.01 * scale**2)
+    x, y = points(8).astype(dtype), (scale * Y).astype(dtype)
+    padded = kx.Data(np.concatenate([x, x]), np.concatenate([y, y]), mask=np.arange(16) < 8)
+    values = [kx.log_marginal_likelihood(kx.condition(model, d, SOLVERS[solver])) for d in (kx.Data(x, y), padded)]
+    np.testing.assert_allclose(values[1], values[0], rtol=10 * TOLERANCES[dtype])

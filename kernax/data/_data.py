@@ -16,7 +16,8 @@ class Data(eqx.Module):
     """Inputs `x` (n, d), targets `y` (n,) or (n, p), and a mask of the rows that count.
 
     Rows with `mask=False` may hold anything, NaN included: they are overwritten here, once, and no value or gradient
-    depends on them. All numbers share one floating type, the wider of what x and y come in; integers become floats.
+    depends on them. All numbers share one floating type, the wider of what x and y come in; integers and Python's own
+    numbers have none and take that of the rest.
     """
 
     x: Rows
@@ -24,6 +25,7 @@ class Data(eqx.Module):
     mask: Bool[Array, " n"]
 
     def __init__(self, x: Any, y: Any, mask: Any = None):
+        precise = [leaf.dtype for leaf in (y, *jax.tree.leaves(x)) if _has_precision(leaf)]
         x = as_rows(x, "x")
         y = as_floats(y, "y")
         n = num_rows(x)
@@ -41,7 +43,7 @@ class Data(eqx.Module):
         for leaf, name in ((y, "y"), *((leaf, "x") for leaf in jax.tree.leaves(x))):
             check_finite(leaf, name, mask, "drop them, or mark them with mask=False")
 
-        dtype = jnp.result_type(y, *jax.tree.leaves(x))
+        dtype = jax.dtypes.canonicalize_dtype(np.result_type(*precise)) if precise else jnp.result_type(float)
         x, y = jax.tree.map(lambda leaf: leaf.astype(dtype), (x, y))
         if mask is not None:
             x, y = _without_masked_rows(x, y, mask)
@@ -67,7 +69,8 @@ class Data(eqx.Module):
     def finite_or_zero(self) -> tuple["Data", Bool[Array, ""]]:
         """This dataset if all its numbers are finite, else zeros in its place, and which of the two it is."""
         # 0 times a number is 0, unless that is infinite or NaN.
-        finite = sum(jnp.sum(0.0 * leaf) for leaf in jax.tree.leaves((self.x, self.y))) == 0
+        traces = [jnp.sum(0.0 * leaf) for leaf in jax.tree.leaves((self.x, self.y))]
+        finite = jnp.sum(jnp.stack(traces)) == 0
         clean = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0.0), (self.x, self.y))
         return eqx.tree_at(lambda d: (d.x, d.y), self, clean), finite
 
@@ -78,6 +81,10 @@ class Data(eqx.Module):
     def __repr__(self):
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.x)]
         return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}, {self.dtype})"
+
+
+def _has_precision(value: Any) -> bool:
+    return jnp.issubdtype(getattr(value, "dtype", int), jnp.floating)
 
 
 def _as_mask(mask: Any, n: int) -> Bool[Array, " n"] | None:

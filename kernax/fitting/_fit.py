@@ -16,7 +16,7 @@ from kernax.fitting._lanes import run_lanes, run_traced, stacked
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._loop import LoopState, Objective, Problem, Rules, outcome
 from kernax.fitting._starts import starting_points
-from kernax.model import Model, check_noise
+from kernax.model import Model, check_model_and_data
 from kernax.parameters import (
     as_dtype,
     at_bound,
@@ -78,20 +78,32 @@ def fit(
     """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
 
     The default objective gives maximum likelihood, or the posterior's mode if the model has priors; any function of a
-    `Conditioned` will do (a function with a name: each new lambda is compiled anew). The default optimiser is L-BFGS; any
-    optax optimiser will do. `trainable` is a boolean tree
-    (see `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the
-    given model elsewhere, and keeps the best; the same `key` draws the same starts.
+    `Conditioned` will do. The default optimiser is L-BFGS; any optax optimiser will do. `trainable` is a boolean tree (see
+    `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the given
+    model elsewhere, and keeps the best; the same `key` draws the same starts.
 
     The tolerances are relative to the objective's own size: the fit has converged when no component of the gradient
     exceeds `gradient_tolerance` (1e-5 in float64, 1e-3 in float32) times it, and gives up after `patience` steps (20, or
     100 with an optimiser of your own) with no progress above `value_tolerance` times it. The best finite point met is
     what is returned.
 
+    Compiled programs are found again for the same shapes, settings, and objective and optimiser objects: make an optimiser
+    once, not in every call. `fit` itself has no derivative.
+
     Called eagerly it raises `FailedError` if there is no usable answer at all (`throw=False` returns the status), and
     Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
     """
-    check_noise(model, data)
+    check_model_and_data(model, data, "fit")
+    if not callable(objective):
+        raise TypeError(f"objective must be a function of a Conditioned, such as kx.loo_mse, got {objective!r}.")
+    if optimiser is not None and not isinstance(
+        optimiser, optax.GradientTransformation | optax.GradientTransformationExtraArgs
+    ):
+        raise TypeError(f"optimiser must be an optax optimiser, such as optax.adam(1e-2), got {optimiser!r}.")
+    if trainable is not None and jax.tree.structure(trainable) != jax.tree.structure(model):
+        raise ValueError(
+            "trainable must be a tree of booleans in the shape of the model: make it with kx.freeze(model, where)."
+        )
     if patience is None:
         # Optimisers with momentum swing up and down for dozens of steps before they get on.
         patience = 20 if optimiser is None else 100
@@ -111,8 +123,9 @@ def fit(
     frees, held = _prepare(model, trainable, data.dtype, restarts, key)
     problem = Problem(held, data, objective, Cholesky() if solver is None else solver)
 
-    traced = any(not is_concrete(leaf) for leaf in jax.tree.leaves((model, data)) if eqx.is_array(leaf))
-    if traced:
+    # Inside a trace everything that was computed is traced, even if model and data are not.
+    if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):
+        frees, problem = _without_derivative((frees, problem))
         return _best_of(run_traced(frees, problem, rules), problem, rules)
     answer = _best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules)
     history = np.asarray(answer.history)[: int(answer.num_steps)]
@@ -121,6 +134,24 @@ def fit(
         usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
         throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")
     return answer
+
+
+def _without_derivative(tree: Any) -> Any:
+    """The tree, unless it is being differentiated: then a word on what to do instead."""
+
+    @jax.custom_jvp
+    def same(leaves):
+        return leaves
+
+    @same.defjvp
+    def refuse(primals, tangents):
+        raise TypeError(
+            "kx.fit has no derivative. Differentiate what comes after it (a quantity of the fitted model), take the model "
+            "out of the derivative with jax.lax.stop_gradient before fitting, or differentiate the objective itself."
+        )
+
+    arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
+    return eqx.combine(same(arrays), rest)
 
 
 @eqx.filter_jit

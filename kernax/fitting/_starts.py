@@ -1,5 +1,7 @@
 """Where fits start: values that suit the data, and random starts."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,33 +10,50 @@ from jaxtyping import Array, Key
 from kernax import means
 from kernax.data import Data
 from kernax.model import Model
-from kernax.parameters import as_dtype, parameters, setting
+from kernax.parameters import Real, as_dtype, constrain, parameters, setting, unconstrain
 
 
+@eqx.filter_jit
 def initialise(model: Model, data: Data) -> Model:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
-    Lengthscales become the median distance of two rows (per column, if there is one per column), a kernel's variances
-    share the target's variance, the noise becomes a tenth of it, a constant mean the target's mean. Periods, exponents,
-    networks and per-row noise stay as they are. A kernel of one's own takes part by its method `initialised`.
+    Lengthscales of stationary kernels become the median distance of two rows (per column, if there is one per column), a
+    kernel's variances share the target's variance, the noise becomes a tenth of it, a constant mean the target's mean; all
+    within the parameters' bounds. Periods, exponents, networks, a noise of 0 and per-row noise stay as they are. A kernel
+    of one's own takes part by its method `initialised`.
     """
     model = as_dtype(model, data.dtype)
     counts = data.mask if data.y.ndim == 1 else data.mask[:, None]
-    level = jnp.mean(data.y, axis=0, where=counts)
+    level = _finite_or(jnp.mean(data.y, axis=0, where=counts), 0.0)
     spread = jnp.mean(jnp.var(data.y, axis=0, where=counts))
-    spread = jnp.where(jnp.isfinite(spread) & (spread > 0), spread, 1.0)
-    model = eqx.tree_at(lambda m: m.kernel, model, model.kernel.initialised(data.x, data.mask, spread))
+    spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
+    start = eqx.tree_at(lambda m: m.kernel, model, model.kernel.initialised(data.x, data.mask, spread))
     if model.noise.ndim == 0:
-        model = eqx.tree_at(lambda m: m.noise, model, jnp.where(model.noise > 0, 0.1 * spread, 0.0))
+        start = eqx.tree_at(lambda m: m.noise, start, jnp.where(model.noise > 0, 0.1 * spread, 0.0))
     if isinstance(model.mean, means.Constant):
         value = level if model.mean.value.ndim == level.ndim else jnp.mean(level)
-        model = eqx.tree_at(lambda m: m.mean.value, model, jnp.broadcast_to(value, model.mean.value.shape))
-    return model
+        start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, model.mean.value.shape))
+    return jax.tree.map(_within_bounds, start, constrain(unconstrain(start)))
+
+
+def _within_bounds(value: Any, bounded: Any) -> Any:
+    """The value, or where its bijector cannot reach it, the nearest one that it can; 0 stands for "none" and stays."""
+    if not eqx.is_inexact_array(value):
+        return value
+    reached = jnp.abs(bounded - value) <= 1e-3 * jnp.abs(value)
+    return jnp.where(reached | (value == 0), value, bounded)
+
+
+def _finite_or(value: Array, otherwise: float) -> Array:
+    return jnp.where(jnp.isfinite(value), value, otherwise)
 
 
 def starting_points(model: Model, free: Model, restarts: int, key: Key[Array, ""] | None) -> list[Model]:
-    """The given start and `restarts` random ones: drawn from a parameter's prior if it can be sampled, and otherwise a
-    standard normal step away in the unconstrained space (a factor of about e for positive parameters)."""
+    """The given start and `restarts` random ones.
+
+    A parameter is drawn from its prior if that can be sampled (and allows the value); otherwise it moves a normal step away
+    in the unconstrained space: by a factor of about e if it is bounded, by half its size and 0.1 if it is any real number.
+    """
     keys = [] if key is None else jax.random.split(key, restarts)
     return [free, *(_random_start(model, free, k) for k in keys)]
 
@@ -47,10 +66,15 @@ def _random_start(model: Model, free: Model, key: Key[Array, ""]) -> Model:
         if path not in keys:
             return leaf
         known = setting(model, path)
+        assert known.bijector is not None
+        size = 0.1 + 0.5 * jnp.abs(leaf) if isinstance(known.bijector, Real) else 1.0
+        nearby = leaf + size * jax.random.normal(keys[path], leaf.shape, leaf.dtype)
         sampler = getattr(known.prior, "sample", None)
-        if sampler is not None:
-            assert known.bijector is not None
-            return known.bijector.inverse(sampler(keys[path], leaf.shape, leaf.dtype))
-        return leaf + jax.random.normal(keys[path], leaf.shape, leaf.dtype)
+        if sampler is None:
+            return nearby
+        value = sampler(keys[path], leaf.shape, leaf.dtype)
+        free = known.bijector.inverse(value)
+        allowed = jnp.abs(known.bijector.forward(free) - value) <= 1e-3 * jnp.abs(value)
+        return jnp.where(allowed, free, nearby)
 
     return jax.tree_util.tree_map_with_path(drawn, free)

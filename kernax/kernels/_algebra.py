@@ -1,6 +1,7 @@
 """New kernels from old ones: sums, products, multiples and powers are kernels again."""
 
 import numbers
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -82,11 +83,11 @@ class Power(AbstractKernel):
     """`k ** exponent` for a whole exponent of at least 1."""
 
     kernel: AbstractKernel
-    exponent: Any = eqx.field(static=True)
+    exponent: int = eqx.field(static=True)
 
-    def __check_init__(self):
-        if not isinstance(self.exponent, int) or isinstance(self.exponent, bool) or self.exponent < 1:
-            raise ValueError(f"a kernel's power must be a whole number of at least 1, got {self.exponent!r}.")
+    def __init__(self, kernel: AbstractKernel, exponent: Any):
+        self.kernel = kernel
+        self.exponent = whole_number(exponent, "a kernel's power")
 
     def pair(self, a, b):
         return self.kernel.pair(a, b) ** self.exponent
@@ -126,13 +127,22 @@ class Constant(AbstractKernel):
 def added(kernel: AbstractKernel, other: Any) -> AbstractKernel:
     if isinstance(other, AbstractKernel):
         return Sum(_parts(Sum, kernel) + _parts(Sum, other))
-    return Sum((*_parts(Sum, kernel), Constant(other))) if _is_number(other) else NotImplemented
+    if isinstance(other, int) and other == 0:  # where Python's own `sum` starts
+        return kernel
+    return added(kernel, Constant(other)) if _is_number(other) else NotImplemented  # pyright: ignore[reportArgumentType]
 
 
 def multiplied(kernel: AbstractKernel, other: Any) -> AbstractKernel:
     if isinstance(other, AbstractKernel):
         return Product(_parts(Product, kernel) + _parts(Product, other))
     return Scale(kernel, other) if _is_number(other) else NotImplemented
+
+
+def whole_number(value: Any, name: str) -> int:
+    """`value` as an int of at least 1; NumPy's integers are welcome, fractions and booleans are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    return operator.index(value)
 
 
 def format_number(value: Any) -> str:

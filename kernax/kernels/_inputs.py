@@ -1,11 +1,13 @@
 """Kernels on a view of the inputs: chosen columns, a learned map, an explicit feature map."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from kernax._arrays import matmul
@@ -19,9 +21,12 @@ class Select(AbstractKernel):
     kernel: AbstractKernel
     columns: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, kernel: AbstractKernel, columns: int | Sequence[int]):
+    def __init__(self, kernel: AbstractKernel, columns: Any):
         self.kernel = kernel
-        self.columns = (columns,) if isinstance(columns, int) else tuple(int(c) for c in columns)
+        several = columns if isinstance(columns, Sequence | np.ndarray) else (columns,)
+        if any(isinstance(c, bool | np.bool_) or not hasattr(c, "__index__") for c in several):
+            raise ValueError(f"Select wants column numbers, got {columns!r}.")
+        self.columns = tuple(operator.index(c) for c in several)
         if not self.columns or min(self.columns) < 0:
             raise ValueError(f"Select wants column numbers counted from 0, got {self.columns}.")
 

@@ -3,11 +3,13 @@
 import abc
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from kernax._arrays import as_floats
-from kernax.parameters import Parametrised
+from kernax.parameters import Parametrised, as_dtype
 
 Rows = PyTree[Array]
 """Points: an `(n, d)` array, or any pytree of arrays with a leading row axis."""
@@ -19,6 +21,9 @@ class AbstractKernel(Parametrised):
     `pair` is the definition and all that a kernel of one's own needs. `gram` and `diag` follow from it; a kernel that
     knows a faster way to the same numbers replaces them.
     """
+
+    # NumPy would otherwise take `array * kernel` apart, entry by entry.
+    __array_ufunc__ = None
 
     @abc.abstractmethod
     def pair(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, ""]:
@@ -39,13 +44,13 @@ class AbstractKernel(Parametrised):
         return self
 
     def __call__(self, x: Any, z: Any = None) -> Float[Array, "n m"]:
-        """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`."""
+        """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`, in their floating type."""
         x = as_rows(x, "x")
         if z is None:
-            return self.gram(x, None)
+            return as_dtype(self, jnp.result_type(*jax.tree.leaves(x))).gram(x, None)
         z = as_rows(z, "z")
         check_same_columns(z, x, "z", "x")
-        return self.gram(x, z)
+        return as_dtype(self, jnp.result_type(*jax.tree.leaves((x, z)))).gram(x, z)
 
     def __add__(self, other: Any) -> "AbstractKernel":
         from kernax.kernels._algebra import added
@@ -66,12 +71,13 @@ class AbstractKernel(Parametrised):
     __rmul__ = __mul__
 
 
-def as_rows(x: Any, name: str) -> Rows:
+def as_rows(x: Any, name: str, one: str = "") -> Rows:
     """`x` as points with a leading row axis; a bare vector is refused, since it might mean one point or many."""
-    if not isinstance(x, dict | tuple) and not _is_module(x):
+    if not isinstance(x, dict | tuple) and not isinstance(x, eqx.Module):
         x = as_floats(x, name)
         if x.ndim < 2:
             remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
+            remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
             raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
         return x
     return jax.tree.map(lambda leaf: as_floats(leaf, f"a leaf of {name}"), x)
@@ -99,9 +105,3 @@ def num_rows(x: Rows, name: str = "x") -> int:
     if len(sizes) != 1 or -1 in sizes:
         raise ValueError(f"{name} must hold arrays with one common number of rows, got {sizes or 'no arrays'}.")
     return sizes.pop()
-
-
-def _is_module(x: Any) -> bool:
-    import equinox as eqx
-
-    return isinstance(x, eqx.Module)

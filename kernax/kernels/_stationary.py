@@ -31,7 +31,8 @@ class AbstractStationary(AbstractKernel):
     def gram(self, x, z):
         check_width(self, "lengthscale", self.lengthscale, x.shape[1])
         x, z = centred(x, z)
-        return self.of_squared_distance(squared_distances(x / self.lengthscale, None if z is None else z / self.lengthscale))
+        x, z = x / self.lengthscale, None if z is None else z / self.lengthscale
+        return self.of_squared_distance(squared_distances(x, z, rough=self.is_rough))
 
     def diag(self, x):
         return self.of_squared_distance(jnp.zeros(x.shape[0], x.dtype))

@@ -7,11 +7,12 @@ import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from kernax._arrays import is_concrete
 from kernax.parameters._bijectors import AbstractBijector
 from kernax.parameters._fields import Parametrised, Setting
-from kernax.parameters._priors import Prior
 
 M = TypeVar("M")
 Path = tuple[Any, ...]
@@ -50,13 +51,21 @@ def log_jacobian(unconstrained: PyTree) -> Float[Array, ""]:
     return total
 
 
-def with_bijector(model: M, where: Callable[[M], Any], bijector: AbstractBijector) -> M:
+def with_bijector(model: M, where: Callable[[M], Any], bijector: Any) -> M:
     """A copy in which the parameters named by `where` are constrained by `bijector` instead."""
+    if not isinstance(bijector, AbstractBijector):
+        raise TypeError(f"bijector must be an instance, such as kx.Interval(0.1, 10.0), got {bijector!r}.")
+    for path, value in _named(model, where):
+        fault = bijector.fault(np.asarray(value)) if is_concrete(value) else None
+        if fault is not None:
+            raise ValueError(f"{parameter_name(path)} must be {fault} to be constrained so, got {np.asarray(value)}.")
     return _with_setting(model, where, bijector=bijector)
 
 
-def with_prior(model: M, where: Callable[[M], Any], prior: Prior | None) -> M:
+def with_prior(model: M, where: Callable[[M], Any], prior: Any) -> M:
     """A copy in which the parameters named by `where` have a prior: any log-density of the value. None takes it away."""
+    if prior is not None and not callable(prior):
+        raise TypeError(f"prior must be a log-density: kx.LogNormal(0.0, 1.0) or a function of the value, got {prior!r}.")
     return _with_setting(model, where, prior=prior)
 
 

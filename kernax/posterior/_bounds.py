@@ -29,6 +29,8 @@ def error_bound(c: Conditioned, x: Any, norm: float | Float[Array, "*p"]) -> Flo
     is the same argument in the space of the kernel `k + λδ`. If the targets themselves carry errors e, take
     `norm² = ‖f - μ‖² + ‖e‖²/λ`. NaN where no function of that norm fits the data (an eager call raises).
     """
+    if is_concrete(norm) and np.any(np.asarray(norm) < 0):
+        raise ValueError(f"a norm is not negative, got {norm}.")
     explained = data_norm_squared(c)
     room = jnp.asarray(norm, c.data.dtype) ** 2 - explained
     # A norm that is just that of the interpolant may fall short by rounding.

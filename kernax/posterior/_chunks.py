@@ -8,15 +8,16 @@ import jax.numpy as jnp
 
 from kernax._arrays import check_finite
 from kernax.kernels import Rows, as_rows, check_same_columns, num_rows
-from kernax.model import Conditioned
+from kernax.model import check_conditioned
 
 _ENTRIES = 2**23
 """Entries of the largest cross-Gram block: 64 MB in float64."""
 
 
-def new_rows(c: Conditioned, x: Any, name: str = "x") -> Rows:
+def new_rows(c: Any, x: Any, name: str = "x") -> Rows:
     """Test inputs checked against the inputs the model was conditioned on, in their floating type."""
-    x = as_rows(x, name)
+    check_conditioned(c)
+    x = as_rows(x, name, one="one new point is a row of its own")
     check_same_columns(x, c.data.x, name, "the data the model was conditioned on")
     for leaf in jax.tree.leaves(x):
         check_finite(leaf, name)

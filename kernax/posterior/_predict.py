@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from kernax._arrays import as_floats, check_finite, matmul
 from kernax.kernels import Rows
 from kernax.means import mean_values
-from kernax.model import Conditioned, Model
+from kernax.model import Conditioned, Model, check_conditioned
 from kernax.posterior._chunks import map_rows, new_rows
 
 
@@ -22,12 +22,12 @@ class Prediction(NamedTuple):
     """How many variances rounding had made negative; they are 0 here."""
 
 
-def mean(c: Conditioned, x: Any) -> Float[Array, "m *p"]:
+def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
     """`μ(x) + k_xX alpha`: the GP's posterior mean, which is the answer of kernel ridge regression. O(n) a row."""
     return _mean(c, new_rows(c, x))
 
 
-def variance(c: Conditioned, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
+def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
     """`k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx`, O(n²) a row: of the function, or with `noisy=True` of a new observation.
 
     Rounding can make it negative where the data pin the function down; it is 0 there (`predict` counts them).
@@ -35,17 +35,19 @@ def variance(c: Conditioned, x: Any, *, noisy: bool = False) -> Float[Array, " m
     return predict(c, x, noisy=noisy).variance
 
 
-def predict(c: Conditioned, x: Any, *, noisy: bool = False) -> Prediction:
+def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
     """Mean and variance together, from one cross-Gram matrix."""
+    check_conditioned(c)
     if noisy:
         check_common_noise(c.model)
     return _predict(c, new_rows(c, x), noisy)
 
 
-def covariance(c: Conditioned, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:
+def covariance(c: Any, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:
     """`k(x,z) - k_xX (K + noise·I)⁻¹ k_Xz`; `z` defaults to `x`, and only then may `noisy` add the noise's diagonal."""
     if noisy and z is not None:
         raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
+    check_conditioned(c)
     if noisy:
         check_common_noise(c.model)
     x = new_rows(c, x)
@@ -58,6 +60,7 @@ def negative_log_predictive_density(c: Conditioned, x: Any, y: Any) -> Float[Arr
     y = as_floats(y, "y")
     check_finite(y, "y")
     mu, var, _ = predict(c, x, noisy=True)
+    y = y.astype(mu.dtype)
     if y.shape != mu.shape:
         raise ValueError(f"y has shape {y.shape}, but the predictions have {mu.shape}.")
     return jnp.mean(normal_negative_log_density(y - mu, var[:, None] if mu.ndim == 2 else var))
