@@ -20,9 +20,13 @@ def main() -> None:
     parser.add_argument("--until", type=float, default=1998.0, help="train on the weeks before this year")
     parser.add_argument("--every", type=int, default=2, help="train on every so many weeks")
     arguments = parser.parse_args()
+    # A condition number of 1e5 leaves float32 two digits.
+    with jax.enable_x64(True):
+        run(arguments)
 
-    # Years near 2000 and seasons of a few ppm: squares of lengthscales and condition numbers want float64.
-    jax.config.update("jax_enable_x64", True)
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fit, report, check and draw."""
     series = _co2.load()
     training = series.between(0, arguments.until).every(max(1, arguments.every))
     heldout = series.between(arguments.until, np.inf)
