@@ -1,5 +1,7 @@
 """Fitting: the optimum that others find, whatever the optimiser, the layout and the objective."""
 
+import functools
+
 import chex
 import equinox as eqx
 import jax
@@ -12,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import kernax as kx
-from kernax.fitting import _lanes
+from kernax.fitting import _fit, _lanes
 from tests.tables import points, targets
 
 X = points(40, seed=2)
@@ -106,7 +108,7 @@ def test_an_objective_of_ones_own():
     assert answer.result == kx.Result.successful
 
 
-def test_restarts_keep_the_best_and_both_layouts_agree():
+def test_restarts_keep_the_best_and_both_layouts_agree(monkeypatch):
     """Lanes in threads and lanes under vmap arrive at the same values; the best of them is what is returned."""
     rough = kx.Model(1.0 * kx.RBF(lengthscale=[30.0, 30.0]), noise=5.0)
     answer = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
@@ -114,14 +116,8 @@ def test_restarts_keep_the_best_and_both_layouts_agree():
     assert float(answer.value) == float(answer.start_values.min())
     again = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
     chex.assert_trees_all_equal(answer.start_values, again.start_values)
-    original = _lanes.run_lanes
-    try:
-        import kernax.fitting._fit as module
-
-        module.run_lanes = lambda *args, **options: original(*args, **options, together=True)
-        together = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
-    finally:
-        module.run_lanes = original
+    monkeypatch.setattr(_fit, "run_lanes", functools.partial(_lanes.run_lanes, together=True))
+    together = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
     np.testing.assert_allclose(together.start_values, answer.start_values, rtol=1e-6)
 
 

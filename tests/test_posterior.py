@@ -78,15 +78,12 @@ def test_negative_log_predictive_density():
 @pytest.mark.parametrize("noisy", [False, True])
 def test_samples_have_the_mean_and_covariance_they_should(noisy):
     """Prior and posterior draws, whitened with NumPy's own factor of the right covariance, are standard normal."""
-    prior = np.asarray(MODEL.kernel(NEW)) + 0.3 * noisy * np.eye(5)
-    cases = {
-        "prior": (MODEL, np.zeros(5), prior),
-        "posterior": (C, np.asarray(kx.mean(C, NEW)), np.asarray(kx.covariance(C, NEW, noisy=noisy))),
-    }
     x = NEW.copy()
     x[-1] += 0.3  # the table's last row repeats the first: a singular prior has no whitener
-    cases["prior"] = (MODEL, np.zeros(5), np.asarray(MODEL.kernel(x)) + 0.3 * noisy * np.eye(5))
-    cases["posterior"] = (C, np.asarray(kx.mean(C, x)), np.asarray(kx.covariance(C, x, noisy=noisy)))
+    cases = {
+        "prior": (MODEL, np.zeros(5), np.asarray(MODEL.kernel(x)) + 0.3 * noisy * np.eye(5)),
+        "posterior": (C, np.asarray(kx.mean(C, x)), np.asarray(kx.covariance(C, x, noisy=noisy))),
+    }
     for name, (source, mean, covariance) in cases.items():
         draws = kx.sample(source, x, key=jax.random.key(2), num_samples=2000, noisy=noisy)
         white = np.linalg.solve(np.linalg.cholesky(covariance), (np.asarray(draws) - mean).T)
