@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from kernax._arrays import matmul
 
 _DIFFERENCES_UP_TO = 8
-"""Columns up to which accuracy is worth the time. With 1, 8 and 16 columns an RBF Gram matrix by differences takes 1.0, 1.15
+"""Columns up to which accuracy is worth the time. With 1, 8 and 16 columns an RBF Gram matrix by differences takes 1.1, 1.15
 and 1.4 times as long as by a matrix product (n = 5000, two cores)."""
 
 _ROUGH_DIFFERENCES_UP_TO = 32
@@ -30,7 +30,8 @@ def squared_distances(x: Float[Array, "n d"], z: Float[Array, "m d"] | None, *, 
     """`‖x_i - z_j‖²` for centred rows, never negative; for `z = None` the diagonal is exactly 0, as are its derivatives.
 
     `rough` is for a kernel whose slope grows without bound as points come together: that slope would blow up the rounding
-    of a matrix product, so the derivative is taken of the differences themselves, at two to three times the cost.
+    of a matrix product, so the derivative is taken of the differences themselves (n = 2000, d = 8: a pull-back 3.4 times as
+    long).
     """
     other = x if z is None else z
     if rough and x.shape[1] <= _ROUGH_DIFFERENCES_UP_TO:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
+from kernax.kernels._algebra import whole_number
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._stationary import check_width
 from kernax.parameters import non_negative, positive
@@ -40,8 +41,7 @@ class Polynomial(AbstractKernel):
     offset: Float[Array, ""] = non_negative(default=1.0, scalar=True)
 
     def __check_init__(self):
-        if not isinstance(self.degree, int) or isinstance(self.degree, bool) or self.degree < 1:
-            raise ValueError(f"Polynomial.degree must be a whole number of at least 1, got {self.degree!r}.")
+        whole_number(self.degree, "Polynomial.degree")
 
     def pair(self, a, b):
         return (self.scale * jnp.sum(a * b) + self.offset) ** self.degree

@@ -20,24 +20,24 @@ Path = tuple[Any, ...]
 
 def unconstrain(model: M) -> M:
     """Every parameter mapped to the unbounded space that optimisers and samplers walk in."""
-    return _map_parameters(lambda setting, value: _bijector(setting).inverse(value), model)
+    return _map_parameters(lambda known, value: _bijector(known).inverse(value), model)
 
 
 def constrain(model: M) -> M:
     """The inverse of `unconstrain`."""
-    return _map_parameters(lambda setting, value: _bijector(setting).forward(value), model)
+    return _map_parameters(lambda known, value: _bijector(known).forward(value), model)
 
 
 def at_bound(model: M) -> M:
     """A tree of booleans: which parameters sit at an end of their range."""
-    return _map_parameters(lambda setting, value: _bijector(setting).at_bound(value), model)
+    return _map_parameters(lambda known, value: _bijector(known).at_bound(value), model)
 
 
 def log_prior(model: PyTree) -> Float[Array, ""]:
     """The sum of the log-densities attached by `with_prior`; 0 if there are none. Densities of constrained values."""
     total = jnp.zeros((), dtype=_float_dtype(model))
     for path, value in parameters(model):
-        prior = _setting(model, path).prior
+        prior = setting(model, path).prior
         if prior is not None:
             total = total + jnp.sum(prior(value)).astype(total.dtype)
     return total
@@ -47,7 +47,7 @@ def log_jacobian(unconstrained: PyTree) -> Float[Array, ""]:
     """`log |d constrain(u) / du|`: add it to a log-density of the values to sample in the unconstrained space."""
     total = jnp.zeros((), dtype=_float_dtype(unconstrained))
     for path, value in parameters(unconstrained):
-        total = total + jnp.sum(_bijector(_setting(unconstrained, path)).log_jacobian(value)).astype(total.dtype)
+        total = total + jnp.sum(_bijector(setting(unconstrained, path)).log_jacobian(value)).astype(total.dtype)
     return total
 
 
@@ -71,7 +71,7 @@ def with_prior(model: M, where: Callable[[M], Any], prior: Any) -> M:
 
 def trainable(model: M) -> M:
     """The boolean tree in which every parameter is free."""
-    return jax.tree.map(eqx.is_inexact_array, model)
+    return _free_unless(None, model)
 
 
 def freeze(model: M, where: Callable[[M], Any], *, trainable: M | None = None) -> M:
@@ -80,7 +80,7 @@ def freeze(model: M, where: Callable[[M], Any], *, trainable: M | None = None) -
     `where` may name one parameter, a whole part (`lambda m: m.kernel`), or a sequence of those. Pass the answer to
     `fit(..., trainable=...)`; pass an earlier answer as `trainable` to hold more.
     """
-    tree = jax.tree.map(eqx.is_inexact_array, model) if trainable is None else trainable
+    tree = _free_unless(trainable, model)
     held = {path for path, _ in _named(model, where)}
     return jax.tree_util.tree_map_with_path(lambda path, free: free and path not in held, tree)
 
@@ -101,7 +101,7 @@ def ravel(model: M, *, trainable: M | None = None) -> tuple[Float[Array, " k"], 
 
 def split(model: M, trainable: M | None) -> tuple[M, M]:
     """The free parameters, unconstrained, and all the rest untouched: `join` undoes it."""
-    tree = jax.tree.map(eqx.is_inexact_array, model) if trainable is None else trainable
+    tree = _free_unless(trainable, model)
     free, held = eqx.partition(model, tree)
     return unconstrain(free), held
 
@@ -122,29 +122,29 @@ def parameter_name(path: Path) -> str:
     return jax.tree_util.keystr(path).lstrip(".")
 
 
-def setting(model: PyTree, path: Path) -> Setting:
-    """Bijector and prior of the parameter at `path`."""
-    return _setting(model, path)
-
-
 def as_dtype(model: M, dtype: Any) -> M:
     """The model with every parameter in another precision."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, model)
 
 
+def _free_unless(trainable: M | None, model: M) -> M:
+    return jax.tree.map(eqx.is_inexact_array, model) if trainable is None else trainable
+
+
 def _map_parameters(function: Callable[[Setting, Array], Array], model: M) -> M:
     def mapped(path: Path, leaf: Any) -> Any:
-        return function(_setting(model, path), leaf) if eqx.is_inexact_array(leaf) else leaf
+        return function(setting(model, path), leaf) if eqx.is_inexact_array(leaf) else leaf
 
     return jax.tree_util.tree_map_with_path(mapped, model)
 
 
-def _bijector(setting: Setting) -> AbstractBijector:
-    assert setting.bijector is not None
-    return setting.bijector
+def _bijector(known: Setting) -> AbstractBijector:
+    assert known.bijector is not None
+    return known.bijector
 
 
-def _setting(model: PyTree, path: Path) -> Setting:
+def setting(model: PyTree, path: Path) -> Setting:
+    """Bijector and prior of the parameter at `path`."""
     owner, name = _owner(model, path)
     if isinstance(owner, Parametrised) and name is not None:
         return owner.setting(name)

@@ -1,12 +1,13 @@
 """LAPACK's potrf and potri called on XLA's own buffers, for large matrices on CPU.
 
-XLA offers no potri: the inverse by two triangular solves against the identity does three times its arithmetic (n = 4000:
-1.5 s against 0.5 s). It does offer potrf, but wants it column by column and surrounds it with transpositions and selects of
-the whole matrix that cost as much again as the factorisation at n = 1000. Here both work in place on row-major upper
-triangles, which LAPACK, reading column by column, sees as lower ones; a symmetric matrix is its own transpose.
+XLA offers no potri, and the inverse by two triangular solves against the identity does three times its arithmetic. It does
+offer potrf, but wants it column by column and surrounds it with transpositions and selects of the whole matrix. Here both
+work in place on row-major upper triangles, which LAPACK, reading column by column, sees as lower ones; a symmetric matrix is
+its own transpose. Factor and inverse at n = 1000, two cores: 23 ms, by XLA's own routines 41 ms.
 
 The routines are those of the LAPACK that jaxlib itself uses (SciPy's), called through ctypes, which releases Python's lock.
-Below `SMALLEST` rows a call back into Python costs more than it saves.
+Below `SMALLEST` rows a call back into Python costs more than it saves (factor and inverse at n = 128: 0.43 ms against XLA's
+0.33 ms; at n = 192: 0.83 ms against 1.10 ms).
 """
 
 import ctypes
