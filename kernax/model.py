@@ -4,14 +4,23 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from kernax._arrays import is_concrete
+from kernax._arrays import is_concrete, matmul
 from kernax.data import Data
 from kernax.kernels import AbstractKernel
 from kernax.means import Zero, as_mean, mean_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
-from kernax.solvers import AbstractFactor, AbstractSolver, Cholesky, is_usable, result_name, throw_unless
+from kernax.solvers import (
+    AbstractFactor,
+    AbstractSolver,
+    Cholesky,
+    ProjectedFactor,
+    is_usable,
+    result_name,
+    throw_unless,
+)
 
 
 class Model(Parametrised):
@@ -31,8 +40,28 @@ class Model(Parametrised):
             raise TypeError(f"Model.kernel must be a kernax kernel, got {self.kernel!r}{hint}.")
 
 
+class FreePart(eqx.Module):
+    """What a spline's polynomials add to a conditioned model.
+
+    Weights `w(x) = W p(x)` reproduce every free function at x from its values at the data. What they miss of the kernel,
+    `k_Xx - (K + noise·I) w(x)`, takes the place of `k_Xx` in every formula.
+    """
+
+    weights: Float[Array, "n q"]
+    carried: Float[Array, "n q"]
+    """`(K + noise·I) W`."""
+    coefficients: Float[Array, "q *p"]
+    """`Wᵀ (y - mean)`."""
+
+    @property
+    def num_functions(self) -> int:
+        return self.weights.shape[-1]
+
+
 class Conditioned(eqx.Module):
     """A model that has seen data: the factor of `K + noise·I` and `alpha = (K + noise·I)⁻¹ (y - mean)`.
+
+    For splines, both are those of the bordered system, and `free` holds what their polynomials add.
 
     Every quantity of kernax is a function of this object. All its numbers have the data's floating type.
     """
@@ -42,6 +71,7 @@ class Conditioned(eqx.Module):
     factor: AbstractFactor
     alpha: Float[Array, "n *p"]
     solver: AbstractSolver
+    free: FreePart | None = None
 
     @property
     def result(self) -> Any:
@@ -111,5 +141,31 @@ def _condition(model: Model, data: Data, solver: AbstractSolver) -> Conditioned:
     data, finite = data.finite_or_zero()
     noise = jnp.where(finite, model.noise, jnp.nan)
     factor = solver.factorise(model.kernel, data.x, noise, data.mask)
+    return _conditioned(model, data, factor, solver)
+
+
+def _conditioned(model: Model, data: Data, factor: AbstractFactor, solver: AbstractSolver) -> Conditioned:
     residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
-    return Conditioned(model, data, factor, factor.solve(residual), solver)
+    free = None
+    if isinstance(factor, ProjectedFactor):
+        weights = factor.projection.weights
+        free = FreePart(weights, factor.carried, matmul(weights.T, residual))
+    elif model.kernel.is_conditional:
+        raise TypeError(
+            f"{model.kernel!r} is only conditionally definite, and {solver!r} leaves its polynomials out: "
+            "condition with kx.Cholesky() or kx.Eigh()."
+        )
+    return Conditioned(model, data, factor, factor.solve(residual), solver, free)
+
+
+def with_noise(c: Conditioned, noise: Any) -> Conditioned:
+    """The same model conditioned with another noise (ridge), in O(n²), from an eigendecomposition that is at hand.
+
+    Needs `condition(model, data, solver=kx.Eigh())`. One number; many under `jax.vmap`, which share the eigenvectors.
+    """
+    check_conditioned(c)
+    if is_concrete(noise) and not np.all(np.asarray(noise) >= 0):
+        raise ValueError(f"a noise is not negative, got {noise}.")
+    noise = jnp.asarray(noise, c.data.dtype)
+    model = eqx.tree_at(lambda m: m.noise, c.model, noise)
+    return _conditioned(model, c.data, c.factor.shifted(noise), c.solver)

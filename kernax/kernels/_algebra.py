@@ -26,6 +26,13 @@ class Sum(AbstractKernel):
     def diag(self, x):
         return sum((k.diag(x) for k in self.kernels[1:]), self.kernels[0].diag(x))
 
+    @property
+    def is_conditional(self):
+        return any(k.is_conditional for k in self.kernels)
+
+    def free_part(self, x, known, mask):
+        return jnp.concatenate([k.free_part(x, known, mask) for k in self.kernels if k.is_conditional], axis=1)
+
     def initialised(self, x, mask, variance):
         return Sum(tuple(k.initialised(x, mask, variance / len(self.kernels)) for k in self.kernels))
 
@@ -37,6 +44,10 @@ class Product(AbstractKernel):
     """`k_1 · k_2 · …`: similar only where every factor says so."""
 
     kernels: tuple[AbstractKernel, ...]
+
+    def __check_init__(self):
+        for kernel in self.kernels:
+            refuse_conditional(kernel, "a product")
 
     def pair(self, a, b):
         return _product([k.pair(a, b) for k in self.kernels])
@@ -70,6 +81,13 @@ class Scale(AbstractKernel):
     def diag(self, x):
         return self.variance * self.kernel.diag(x)
 
+    @property
+    def is_conditional(self):
+        return self.kernel.is_conditional
+
+    def free_part(self, x, known, mask):
+        return self.kernel.free_part(x, known, mask)
+
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(x, mask, jnp.ones_like(variance))
         return eqx.tree_at(lambda k: (k.kernel, k.variance), self, (inner, variance))
@@ -88,6 +106,7 @@ class Power(AbstractKernel):
     def __init__(self, kernel: AbstractKernel, exponent: Any):
         self.kernel = kernel
         self.exponent = whole_number(exponent, "a kernel's power")
+        refuse_conditional(kernel, "a power")
 
     def pair(self, a, b):
         return self.kernel.pair(a, b) ** self.exponent
@@ -136,6 +155,14 @@ def multiplied(kernel: AbstractKernel, other: Any) -> AbstractKernel:
     if isinstance(other, AbstractKernel):
         return Product(_parts(Product, kernel) + _parts(Product, other))
     return Scale(kernel, other) if _is_number(other) else NotImplemented
+
+
+def refuse_conditional(kernel: AbstractKernel, what: str) -> None:
+    """Splines are definite only beside their polynomials, and multiplication does not keep that."""
+    if kernel.is_conditional:
+        raise ValueError(
+            f"{kernel!r} is only conditionally definite, so {what} of it is no kernel: add to it, or scale it by a number."
+        )
 
 
 def whole_number(value: Any, name: str) -> int:

@@ -39,6 +39,13 @@ class Select(AbstractKernel):
     def diag(self, x):
         return self.kernel.diag(self._view(x))
 
+    @property
+    def is_conditional(self):
+        return self.kernel.is_conditional
+
+    def free_part(self, x, known, mask):
+        return self.kernel.free_part(self._view(x), self._view(known), mask)
+
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(self._view(x), mask, variance)
         return eqx.tree_at(lambda k: k.kernel, self, inner)
@@ -63,6 +70,13 @@ class Warp(AbstractKernel):
 
     def diag(self, x):
         return self.kernel.diag(self._view(x))
+
+    @property
+    def is_conditional(self):
+        return self.kernel.is_conditional
+
+    def free_part(self, x, known, mask):
+        return self.kernel.free_part(self._view(x), self._view(known), mask)
 
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(self._view(x), mask, variance)

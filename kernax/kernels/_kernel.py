@@ -16,7 +16,7 @@ Rows = PyTree[Array]
 
 
 class AbstractKernel(Parametrised):
-    """A symmetric, positive semi-definite function of two points.
+    """A symmetric, positive semi-definite function of two points (splines: up to what they leave free, `is_conditional`).
 
     `pair` is the definition and all that a kernel of one's own needs. `gram` and `diag` follow from it; a kernel that
     knows a faster way to the same numbers replaces them.
@@ -37,6 +37,18 @@ class AbstractKernel(Parametrised):
     def diag(self, x: Rows) -> Float[Array, " n"]:
         """`k(x_i, x_i)` for all rows, in O(n)."""
         return jax.vmap(self.pair)(x, x)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the kernel is definite only up to functions that it leaves free (splines and their polynomials)."""
+        return False
+
+    def free_part(self, x: Rows, known: Rows, mask: Bool[Array, " n"]) -> Float[Array, "m q"]:
+        """For a conditional kernel: the values at x of the functions, besides the constant, that cost nothing.
+
+        They are to be scaled to order 1 on the `known` rows that count. See `free_functions`.
+        """
+        raise TypeError(f"{self!r} leaves no function free.")
 
     def initialised(self, x: Rows, mask: Bool[Array, " n"], variance: Float[Array, ""]) -> "AbstractKernel":
         """This kernel with starting values that suit the data; by default as it is. See `kernax.initialise`."""
@@ -69,6 +81,12 @@ class AbstractKernel(Parametrised):
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+
+def free_functions(kernel: AbstractKernel, x: Rows, known: Rows, mask: Bool[Array, " n"]) -> Float[Array, "m q"]:
+    """The values at x of all functions that a conditional kernel leaves free, the constant first."""
+    others = kernel.free_part(x, known, mask)
+    return jnp.concatenate([jnp.ones((num_rows(x), 1), others.dtype), others], axis=1)
 
 
 def as_rows(x: Any, name: str, one: str = "") -> Rows:

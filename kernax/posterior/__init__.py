@@ -1,6 +1,6 @@
 """What a conditioned model says of new points: predictions, samples, bounds."""
 
-from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm
+from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm, safe_sqrt
 from kernax.posterior._predict import (
     Prediction,
     covariance,
@@ -24,6 +24,7 @@ __all__ = [
     "predict",
     "rkhs_inner",
     "rkhs_norm",
+    "safe_sqrt",
     "sample",
     "variance",
 ]

@@ -12,7 +12,7 @@ from kernax._arrays import is_concrete, matmul
 from kernax.means import mean_values
 from kernax.model import Conditioned
 from kernax.posterior._chunks import map_rows
-from kernax.posterior._predict import cross_gram, variance
+from kernax.posterior._predict import plain_cross_gram, variance
 
 
 def power_function(c: Conditioned, x: Any) -> Float[Array, " m"]:
@@ -50,7 +50,9 @@ def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
 
 
 def rkhs_norm(c: Conditioned) -> Float[Array, "*p"]:
-    """`‖f̂ - μ‖ = √(alphaᵀ K alpha)`: the norm of the fitted function in the kernel's space. O(n²)."""
+    """`‖f̂ - μ‖ = √(alphaᵀ K alpha)`: the norm of the fitted function in the kernel's space. O(n²).
+
+    For a spline, whose polynomials cost nothing, its bending energy's root: `√∫ f''²` for the cubic one."""
     return safe_sqrt(jnp.maximum(rkhs_inner(c, c), 0.0))
 
 
@@ -69,7 +71,7 @@ def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
 
 @eqx.filter_jit
 def _rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
-    values = map_rows(lambda block: matmul(cross_gram(c, block).T, c.alpha), d.data.x, c.data.n)
+    values = map_rows(lambda block: matmul(plain_cross_gram(c, block).T, c.alpha), d.data.x, c.data.n)
     return jnp.sum(values * d.alpha, axis=0)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import as_floats, check_finite, matmul
-from kernax.kernels import Rows
+from kernax.kernels import Rows, free_functions
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model, check_conditioned
 from kernax.posterior._chunks import map_rows, new_rows
@@ -83,8 +83,42 @@ def check_common_noise(model: Model) -> None:
 
 
 def cross_gram(c: Conditioned, x: Rows) -> Float[Array, "n m"]:
+    """`k(X, x)` with zero rows where the data is masked; for splines, less what their polynomials explain of it."""
+    cross = plain_cross_gram(c, x)
+    return cross if c.free is None else cross - matmul(c.free.carried, free_values(c, x).T)
+
+
+def plain_cross_gram(c: Conditioned, x: Rows) -> Float[Array, "n m"]:
     """`k(X, x)` with zero rows where the data is masked."""
     return c.data.zero_where_masked(c.model.kernel.gram(c.data.x, x))
+
+
+def free_values(c: Conditioned, x: Rows) -> Float[Array, "m q"]:
+    """A spline's free functions at x."""
+    return free_functions(c.model.kernel, x, c.data.x, c.data.mask)
+
+
+def _prior_variance(c: Conditioned, x: Rows, cross: Float[Array, "n m"]) -> Float[Array, " m"]:
+    """`k(x,x)`; for splines the variance of `f(x) - w(x)ᵀy`, the error of the free functions alone, from `cross_gram`."""
+    own = c.model.kernel.diag(x)
+    if c.free is None:
+        return own
+    values = free_values(c, x)
+    # k - 2wᵀk_X + wᵀK̃w = k - 2wᵀ(k_X - K̃w) - wᵀK̃w
+    weighted = jnp.sum(matmul(c.free.weights, values.T) * cross, axis=0)
+    return own - 2.0 * weighted - jnp.sum(values * matmul(values, matmul(c.free.weights.T, c.free.carried)), axis=1)
+
+
+def _prior_covariance(
+    c: Conditioned, x: Rows, z: Rows | None, cross_x: Float[Array, "n m"], cross_z: Float[Array, "n k"]
+) -> Float[Array, "m k"]:
+    """`k(x,z)`; for splines the covariance of the errors of the free functions alone."""
+    own = c.model.kernel.gram(x, z)
+    if c.free is None:
+        return own
+    left, right = free_values(c, x), free_values(c, x if z is None else z)
+    mixed = matmul(matmul(left, c.free.weights.T), cross_z) + matmul(cross_x.T, matmul(c.free.weights, right.T))
+    return own - mixed - matmul(left, matmul(matmul(c.free.weights.T, c.free.carried), right.T))
 
 
 @eqx.filter_jit
@@ -100,7 +134,7 @@ def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
     def of_block(block: Rows) -> tuple[Array, Array]:
         cross = cross_gram(c, block)
         explained = jnp.sum(cross * c.factor.solve(cross), axis=0)
-        return _mean_from(c, block, cross), c.model.kernel.diag(block) - explained
+        return _mean_from(c, block, cross), _prior_variance(c, block, cross) - explained
 
     # Four blocks of the cross-Gram's size live at once: it, two solves, and a product.
     mu, var = map_rows(of_block, x, 4 * c.data.n)
@@ -111,6 +145,8 @@ def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
 
 def _mean_from(c: Conditioned, block: Rows, cross: Float[Array, "n m"]) -> Array:
     values = matmul(cross.T, c.alpha)
+    if c.free is not None:
+        values = values + matmul(free_values(c, block), c.free.coefficients)
     return values + mean_values(c.model.mean, block, values)
 
 
@@ -118,10 +154,11 @@ def _mean_from(c: Conditioned, block: Rows, cross: Float[Array, "n m"]) -> Array
 def _covariance(c: Conditioned, x: Rows, z: Rows | None) -> Float[Array, "m k"]:
     cross = cross_gram(c, x)
     if z is None:
-        matrix = c.model.kernel.gram(x, None) - matmul(cross.T, c.factor.solve(cross))
+        matrix = _prior_covariance(c, x, None, cross, cross) - matmul(cross.T, c.factor.solve(cross))
         return 0.5 * (matrix + matrix.T)
 
     def of_block(block: Rows) -> Array:
-        return c.model.kernel.gram(block, x) - matmul(c.factor.solve(cross_gram(c, block)).T, cross)
+        other = cross_gram(c, block)
+        return _prior_covariance(c, block, x, other, cross) - matmul(c.factor.solve(other).T, cross)
 
     return map_rows(of_block, z, 2 * c.data.n).T

@@ -24,6 +24,10 @@ def sample(
     everything but the key.
     """
     if isinstance(source, Model):
+        if source.kernel.is_conditional:
+            raise ValueError(
+                f"{source.kernel!r} leaves polynomials free, so there is no prior to draw from: condition it on data first."
+            )
         x = as_rows(x, "x")
         jax.tree.map(lambda leaf: check_finite(leaf, "x"), x)
         if noisy:

@@ -22,12 +22,17 @@ class LikelihoodTerms(NamedTuple):
 
 
 def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
-    """The three terms of the log marginal likelihood, apart. O(n²) after conditioning."""
+    """The three terms of the log marginal likelihood, apart. O(n²) after conditioning.
+
+    For splines it is the restricted likelihood: that of the data's `n - q` orthonormal contrasts that do not see the q
+    polynomials left free.
+    """
+    num_free = 0 if c.free is None else c.free.num_functions
     outputs = 1 if c.alpha.ndim == 1 else c.alpha.shape[1]
     return LikelihoodTerms(
         fidelity=-0.5 * jnp.sum(data_norm_squared(c)),
         complexity=-0.5 * outputs * c.factor.logdet(),
-        constant=-0.5 * outputs * math.log(2 * math.pi) * c.data.count.astype(c.data.dtype),
+        constant=-0.5 * outputs * math.log(2 * math.pi) * (c.data.count - num_free).astype(c.data.dtype),
     )
 
 

@@ -10,6 +10,7 @@ from kernax.solvers import _raw
 from kernax.solvers._factor import (
     AbstractSolver,
     DenseFactor,
+    RawCholesky,
     diagonal,
     is_usable,
     jitter_ladder,
@@ -18,21 +19,7 @@ from kernax.solvers._factor import (
     status,
     system_matrix,
 )
-
-
-class RawCholesky(derivatives.AbstractRaw):
-    """`A = RᵀR`, R in the upper triangle; what stands below is never read."""
-
-    upper: Float[Array, "n n"]
-
-    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        return _raw.solve_upper(self.upper, _raw.solve_upper_transposed(self.upper, b))
-
-    def logdet(self) -> Float[Array, ""]:
-        return 2.0 * jnp.sum(jnp.log(diagonal(self.upper)))
-
-    def inverse_triangle(self) -> Float[Array, "n n"]:
-        return _raw.inverse_triangle(self.upper)
+from kernax.solvers._tail import projected
 
 
 class Cholesky(AbstractSolver):
@@ -46,8 +33,10 @@ class Cholesky(AbstractSolver):
     max_jitter: float | None = eqx.field(static=True, default=None)
 
     def factorise(self, kernel, x, noise, mask):
-        matrix = system_matrix(kernel.gram(x, None), noise, mask)
-        return factorise_matrix(matrix, noise, mask, self.max_jitter)
+        def of_gram(gram, noise, mask):
+            return factorise_matrix(system_matrix(gram, noise, mask), noise, mask, self.max_jitter)
+
+        return projected(kernel, x, noise, mask, of_gram)
 
 
 def factorise_matrix(
@@ -92,3 +81,9 @@ def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     factor = factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
     lower = derivatives.root(factor.matrix, factor.raw, jnp.triu(factor.raw.upper).T)
     return jnp.where(is_usable(factor.result), lower, jnp.nan)
+
+
+def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
+    """`A⁻¹ b` for a matrix that is definite as it stands, differentiable; NaN if it is not."""
+    upper = _raw.cholesky(jax.lax.stop_gradient(matrix), jnp.zeros((), matrix.dtype))
+    return derivatives.solve(matrix, RawCholesky(upper), b)

@@ -10,11 +10,13 @@ Each rule is itself written with these functions, so derivatives of any order, f
 """
 
 import abc
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import matmul
 
@@ -113,3 +115,121 @@ def _root_jvp(primals, tangents):
     inner = matmul(matmul(inverse_root, d_matrix), inverse_root.T)
     half = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
     return value, matmul(value, half)
+
+
+class Spectrum(eqx.Module):
+    """`K = V diag(values) Vᵀ` over the rows that count: constants, with the derivatives in the functions below."""
+
+    vectors: Float[Array, "n n"]
+    values: Float[Array, " n"]
+    counts: Bool[Array, " n"]
+
+    def inverse_powers(self, shift: Float[Array, ""], power: int) -> Float[Array, " n"]:
+        """`(values + shift)⁻ᵖ`, 0 for the eigenvectors of masked rows."""
+        safe = jnp.where(self.counts, self.values + shift, 1.0)
+        return jnp.where(self.counts, safe**-power, 0.0)
+
+
+def shifted_solve(
+    gram: Float[Array, "n n"], spectrum: Spectrum, shift: Float[Array, ""], b: Float[Array, "n m"]
+) -> Float[Array, "n m"]:
+    """`(K + shift·I)⁻¹ b`, O(n²), without forming the matrix: many shifts under `vmap` share K and its vectors."""
+    vectors, weights = spectrum.vectors, spectrum.inverse_powers(jax.lax.stop_gradient(shift), 1)
+    return jax.lax.custom_linear_solve(
+        lambda v: matmul(gram, v) + shift * v,
+        b,
+        solve=lambda _, v: matmul(vectors, weights[:, None] * matmul(vectors.T, v)),
+        symmetric=True,
+    )
+
+
+@jax.custom_jvp
+def shifted_logdet(gram: Float[Array, "n n"], spectrum: Spectrum, shift: Float[Array, ""]) -> Float[Array, ""]:
+    """`log det (K + shift·I)` over the rows that count."""
+    return jnp.sum(jnp.log(jnp.where(spectrum.counts, spectrum.values + shift, 1.0)))
+
+
+@partial(shifted_logdet.defjvp, symbolic_zeros=True)
+def _shifted_logdet_jvp(primals, tangents):
+    (gram, spectrum, shift), (d_gram, _, d_shift) = primals, tangents
+    slope = jnp.zeros_like(shift)
+    if not _is_zero(d_shift):
+        slope = jnp.sum(shifted_inverse_diagonal(gram, spectrum, shift, 1)) * d_shift
+    if not _is_zero(d_gram):
+        slope = slope + jnp.vdot(_shifted_inverse(gram, spectrum, shift, 1), d_gram, precision="highest")
+    return shifted_logdet(gram, spectrum, shift), slope
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def shifted_inverse_diagonal(
+    gram: Float[Array, "n n"], spectrum: Spectrum, shift: Float[Array, ""], power: int
+) -> Float[Array, " n"]:
+    """`diag((K + shift·I)⁻ᵖ)`, O(n²); 0 in masked rows. Higher powers are what its derivatives ask for."""
+    return matmul(spectrum.vectors**2, spectrum.inverse_powers(shift, power))
+
+
+@partial(shifted_inverse_diagonal.defjvp, symbolic_zeros=True)
+def _shifted_inverse_diagonal_jvp(power, primals, tangents):
+    (gram, spectrum, shift), (d_gram, _, d_shift) = primals, tangents
+    value = shifted_inverse_diagonal(gram, spectrum, shift, power)
+    slope = jnp.zeros_like(value)
+    if not _is_zero(d_shift):
+        slope = -power * shifted_inverse_diagonal(gram, spectrum, shift, power + 1) * d_shift
+    if not _is_zero(d_gram):
+        for left, right in _inverse_pairs(gram, spectrum, shift, power):
+            slope = slope - jnp.sum(matmul(left, d_gram) * right, axis=1)
+    return value, slope
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(4,))
+def shifted_inverse_blocks(
+    gram: Float[Array, "n n"], spectrum: Spectrum, shift: Float[Array, ""], rows: Int[Array, "k m"], power: int
+) -> Float[Array, "k m m"]:
+    """Square blocks of `(K + shift·I)⁻ᵖ`, one for each set of rows: O(k m² n)."""
+    some = spectrum.vectors[rows]
+    return matmul(some * spectrum.inverse_powers(shift, power), jnp.swapaxes(some, 1, 2))
+
+
+@partial(shifted_inverse_blocks.defjvp, symbolic_zeros=True)
+def _shifted_inverse_blocks_jvp(power, primals, tangents):
+    (gram, spectrum, shift, rows), (d_gram, _, d_shift, _) = primals, tangents
+    value = shifted_inverse_blocks(gram, spectrum, shift, rows, power)
+    slope = jnp.zeros_like(value)
+    if not _is_zero(d_shift):
+        slope = -power * shifted_inverse_blocks(gram, spectrum, shift, rows, power + 1) * d_shift
+    if not _is_zero(d_gram):
+        for left, right in _inverse_pairs(gram, spectrum, shift, power):
+            slope = slope - matmul(left[rows], matmul(d_gram, right[:, rows].swapaxes(0, 1)))
+    return value, slope
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _shifted_inverse(
+    gram: Float[Array, "n n"], spectrum: Spectrum, shift: Float[Array, ""], power: int
+) -> Float[Array, "n n"]:
+    """`(K + shift·I)⁻ᵖ`, whole, O(n³)."""
+    return matmul(spectrum.vectors * spectrum.inverse_powers(shift, power), spectrum.vectors.T)
+
+
+@partial(_shifted_inverse.defjvp, symbolic_zeros=True)
+def _shifted_inverse_jvp(power, primals, tangents):
+    (gram, spectrum, shift), (d_gram, _, d_shift) = primals, tangents
+    value = _shifted_inverse(gram, spectrum, shift, power)
+    slope = jnp.zeros_like(value)
+    if not _is_zero(d_shift):
+        slope = -power * _shifted_inverse(gram, spectrum, shift, power + 1) * d_shift
+    if not _is_zero(d_gram):
+        for left, right in _inverse_pairs(gram, spectrum, shift, power):
+            slope = slope - matmul(matmul(left, d_gram), right)
+    return value, slope
+
+
+def _inverse_pairs(gram, spectrum, shift, power):
+    """`δ(A⁻ᵖ) = -Σ_j A⁻ʲ δA A^-(p+1-j)`: the pairs of powers around δA."""
+    inverses = [_shifted_inverse(gram, spectrum, shift, j) for j in range(1, power + 1)]
+    return zip(inverses, reversed(inverses), strict=True)
+
+
+def _is_zero(tangent) -> bool:
+    """Whether nothing is differentiated there: the O(n³) terms of a derivative in the shift alone are left out."""
+    return isinstance(tangent, SymbolicZero)

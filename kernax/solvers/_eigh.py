@@ -15,12 +15,16 @@ from kernax.solvers._factor import (
     AbstractSolver,
     DenseFactor,
     diagonal,
+    is_usable,
     jitter_ladder,
+    masked_gram,
     mean_diagonal,
     rounding_level,
     status,
     system_matrix,
 )
+from kernax.solvers._result import Result
+from kernax.solvers._tail import projected
 
 
 class RawEigh(derivatives.AbstractRaw):
@@ -40,35 +44,51 @@ class RawEigh(derivatives.AbstractRaw):
 
 
 class SpectralFactor(AbstractFactor):
-    """A factor that can be moved to another noise in O(n²): what a whole ridge path asks for."""
+    """A factor that can be moved to another noise: what a whole ridge path asks for.
 
-    dense: DenseFactor
+    The matrix `K + noise·I` is never formed, so that many noises under `vmap` share the one n × n matrix of eigenvectors;
+    each answers `solve`, `logdet` and `inverse_diagonal` in O(n²).
+    """
+
     gram: Float[Array, "n n"]
-    vectors: Float[Array, "n n"]
-    spectrum: Float[Array, " n"]
+    spectrum: derivatives.Spectrum
+    noise: Float[Array, ""]
+    mask: Bool[Array, " n"]
     jitter: Float[Array, ""]
     result: Any
     max_jitter: float | None = eqx.field(static=True)
 
     def solve(self, b):
-        return self.dense.solve(b)
+        on_rows = jnp.where(self.mask[:, None], b[:, None] if b.ndim == 1 else b, 0.0)
+        answer = derivatives.shifted_solve(self.gram, self.spectrum, self._shift, on_rows)
+        return self._or_nan(answer.reshape(b.shape))
 
     def logdet(self):
-        return self.dense.logdet()
+        return self._or_nan(derivatives.shifted_logdet(self.gram, self.spectrum, self._shift))
 
     def inverse_diagonal(self):
-        return self.dense.inverse_diagonal()
+        entries = derivatives.shifted_inverse_diagonal(self.gram, self.spectrum, self._shift, 1)
+        return self._or_nan(jnp.where(self.mask, entries, 1.0))
+
+    def inverse_blocks(self, rows):
+        return self._or_nan(derivatives.shifted_inverse_blocks(self.gram, self.spectrum, self._shift, rows, 1))
 
     def condition_estimate(self):
-        values = jnp.where(jnp.arange(self.spectrum.shape[0]) < jnp.sum(self.dense.mask), self.dense.raw.values, jnp.nan)
-        return jnp.nanmax(values) / jnp.nanmin(values)
+        values = jnp.where(self.spectrum.counts, self.spectrum.values + self._shift, jnp.nan)
+        return self._or_nan(jnp.nanmax(values) / jnp.nanmin(values))
 
-    def shifted(self, noise: Any) -> "SpectralFactor":
-        """The factor of `K + noise·I` for another noise, from the same eigendecomposition."""
+    def shifted(self, noise):
         noise = jnp.asarray(noise, self.gram.dtype)
         if noise.ndim:
             raise ValueError("a spectral factor moves to another noise only if the noise is one number for all rows.")
-        return _assemble(self.gram, self.vectors, self.spectrum, noise, self.dense.mask, self.max_jitter)
+        return _assemble(self.gram, self.spectrum, noise, self.mask, self.max_jitter)
+
+    @property
+    def _shift(self) -> Float[Array, ""]:
+        return self.noise + self.jitter
+
+    def _or_nan(self, value: Array) -> Array:
+        return jnp.where(is_usable(self.result), value, jnp.nan)
 
 
 class Eigh(AbstractSolver):
@@ -80,43 +100,73 @@ class Eigh(AbstractSolver):
     max_jitter: float | None = eqx.field(static=True, default=None)
 
     def factorise(self, kernel, x, noise, mask):
-        gram = kernel.gram(x, None)
-        on_rows = jax.lax.stop_gradient(jnp.where(mask[:, None] & mask[None, :], gram, 0.0))
+        return projected(kernel, x, noise, mask, self._of_gram)
+
+    def _of_gram(self, gram: Float[Array, "n n"], noise: Float[Array, "*n"], mask: Bool[Array, " n"]) -> AbstractFactor:
         if noise.ndim == 1:
-            on_rows = on_rows + jnp.diag(jnp.where(mask, jax.lax.stop_gradient(noise), 0.0).astype(gram.dtype))
-        # Masked rows get an eigenvalue above all others, so that they come last and mix with none.
-        trace = jnp.sum(jnp.abs(diagonal(on_rows)))
-        above = jnp.where(trace > 0, 2.0 * trace, 1.0)
-        vectors, spectrum = _raw.eigh(on_rows + jnp.diag(jnp.where(mask, 0.0, above)))
-        factor = _assemble(gram, vectors, spectrum, noise, mask, self.max_jitter)
-        return factor.dense if noise.ndim == 1 else factor
+            return _dense(system_matrix(gram, noise, mask), noise, mask, self.max_jitter)
+        gram = masked_gram(gram, mask)
+        spectrum = _decompose(jax.lax.stop_gradient(gram), mask)
+        return _assemble(gram, spectrum, noise, mask, self.max_jitter)
+
+
+def _decompose(gram: Float[Array, "n n"], mask: Bool[Array, " n"]) -> derivatives.Spectrum:
+    """The spectrum over the rows that count, those of masked rows put last."""
+    # Masked rows get an eigenvalue above all others, so that they come last and mix with none.
+    trace = jnp.sum(jnp.abs(jnp.where(mask, diagonal(gram), 0.0)))
+    above = jnp.where(trace > 0, 2.0 * trace, 1.0)
+    vectors, values = _raw.eigh(jnp.where(mask[:, None] & mask[None, :], gram, 0.0) + jnp.diag(jnp.where(mask, 0.0, above)))
+    # A matrix with NaN has no eigenvectors: those of the identity stand in, and the eigenvalues say that it failed.
+    sound = jnp.all(jnp.isfinite(values))
+    vectors = jnp.where(sound, vectors, jnp.eye(mask.shape[0], dtype=gram.dtype))
+    counts = jnp.arange(mask.shape[0]) < jnp.sum(mask)
+    return derivatives.Spectrum(vectors, jnp.where(sound, values, jnp.nan), counts)
+
+
+def _dense(
+    matrix: Float[Array, "n n"], noise: Float[Array, " n"], mask: Bool[Array, " n"], max_jitter: float | None
+) -> DenseFactor:
+    constant = jax.lax.stop_gradient(matrix)
+    spectrum = _decompose(constant, mask)
+    ok, jitter = _least_jitter(spectrum, jnp.zeros((), matrix.dtype), diagonal(constant), mask, max_jitter)
+    identity = jnp.eye(mask.shape[0], dtype=matrix.dtype)
+    raw = RawEigh(spectrum.vectors, jnp.where(spectrum.counts & ok, spectrum.values + jitter, 1.0))
+    result = status(ok, constant, jax.lax.stop_gradient(noise), mask, jitter)
+    return DenseFactor(matrix + jitter * identity, raw, mask, jitter, result)
 
 
 def _assemble(
     gram: Float[Array, "n n"],
-    vectors: Float[Array, "n n"],
-    spectrum: Float[Array, " n"],
-    noise: Float[Array, "*n"],
+    spectrum: derivatives.Spectrum,
+    noise: Float[Array, ""],
     mask: Bool[Array, " n"],
     max_jitter: float | None,
 ) -> SpectralFactor:
-    """`spectrum` is that of K for one noise, that of `K + diag(noise)` for noise given per row."""
-    matrix = system_matrix(gram, noise, mask)
-    constant, fixed_noise = jax.lax.stop_gradient((matrix, noise))
-    entries = diagonal(constant)
-    counts = jnp.arange(mask.shape[0]) < jnp.sum(mask)
-    values = spectrum if noise.ndim else spectrum + fixed_noise
-    rungs = jnp.asarray(jitter_ladder(matrix.dtype, max_jitter), matrix.dtype) * mean_diagonal(entries, mask)
-    enough = jnp.min(jnp.where(counts, values, jnp.inf)) + rungs > jnp.max(
-        jnp.where(mask, rounding_level(entries, mask), 0.0)
-    )
-    ok = jnp.any(enough)
-    jitter = jnp.where(ok, rungs[jnp.argmax(enough)], 0.0)
-    values = jnp.where(counts & ok, values + jitter, 1.0)
-    identity = jnp.eye(mask.shape[0], dtype=matrix.dtype)
-    result = status(ok, constant, fixed_noise, mask, jitter)
-    raw = RawEigh(jnp.where(ok, vectors, identity), values)
-    dense = DenseFactor(matrix + jitter * identity, raw, mask, jitter, result)
+    constant, fixed_noise = jax.lax.stop_gradient((gram, noise))
+    ok, jitter = _least_jitter(spectrum, fixed_noise, diagonal(constant) + fixed_noise, mask, max_jitter)
+    # NaN in the noise is a failure that the Gram matrix does not show.
+    finite = jnp.isfinite(fixed_noise)
+    result = Result.where(finite, status(ok, constant, fixed_noise, mask, jitter), Result.nonfinite)
+    # What failed answers as the identity, behind a NaN that is chosen last. Only the eigenvalues are exchanged: they are
+    # one vector per noise, where the vectors are one matrix for all.
+    noise = jnp.where(finite, noise, 0.0)
+    values = jnp.where(ok, spectrum.values, 1.0 - jax.lax.stop_gradient(noise))
+    spectrum = derivatives.Spectrum(spectrum.vectors, values, spectrum.counts)
     return SpectralFactor(
-        dense=dense, gram=gram, vectors=vectors, spectrum=spectrum, jitter=jitter, result=result, max_jitter=max_jitter
+        gram=gram, spectrum=spectrum, noise=noise, mask=mask, jitter=jitter, result=result, max_jitter=max_jitter
     )
+
+
+def _least_jitter(
+    spectrum: derivatives.Spectrum,
+    shift: Float[Array, ""],
+    entries: Float[Array, " n"],
+    mask: Bool[Array, " n"],
+    max_jitter: float | None,
+) -> tuple[Bool[Array, ""], Float[Array, ""]]:
+    """Whether some rung of the ladder lifts all eigenvalues above rounding, and the lowest that does."""
+    rungs = jnp.asarray(jitter_ladder(entries.dtype, max_jitter), entries.dtype) * mean_diagonal(entries, mask)
+    lowest = jnp.min(jnp.where(spectrum.counts, spectrum.values, jnp.inf)) + shift
+    enough = lowest + rungs > jnp.max(jnp.where(mask, rounding_level(entries, mask), 0.0))
+    ok = jnp.any(enough)
+    return ok, jnp.where(ok, rungs[jnp.argmax(enough)], 0.0)

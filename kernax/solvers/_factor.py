@@ -6,11 +6,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import matmul
 from kernax.kernels import AbstractKernel, Rows
 from kernax.solvers import _derivatives as derivatives
+from kernax.solvers import _raw
 from kernax.solvers._result import Result
 
 
@@ -33,8 +34,34 @@ class AbstractFactor(eqx.Module):
         """`diag((K + noise·I)⁻¹)`."""
 
     @abc.abstractmethod
+    def inverse_blocks(self, rows: Int[Array, "k m"]) -> Float[Array, "k m m"]:
+        """Square blocks of `(K + noise·I)⁻¹`, one for each set of rows: what leaving out a fold asks for."""
+
+    @abc.abstractmethod
     def condition_estimate(self) -> Float[Array, ""]:
         """The ratio of the largest to the smallest eigenvalue, to a digit or so."""
+
+    def shifted(self, noise: Any) -> "AbstractFactor":
+        """The factor of `K + noise·I` for another noise, from the same factorisation, in O(n²): spectral factors know."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot move to another noise (nor has noise given per row a common one): "
+            "condition with solver=kx.Eigh() and one noise for all rows."
+        )
+
+
+class RawCholesky(derivatives.AbstractRaw):
+    """`A = RᵀR`, R in the upper triangle; what stands below is never read."""
+
+    upper: Float[Array, "n n"]
+
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return _raw.solve_upper(self.upper, _raw.solve_upper_transposed(self.upper, b))
+
+    def logdet(self) -> Float[Array, ""]:
+        return 2.0 * jnp.sum(jnp.log(diagonal(self.upper)))
+
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        return _raw.inverse_triangle(self.upper)
 
 
 class AbstractSolver(eqx.Module):
@@ -72,6 +99,10 @@ class DenseFactor(AbstractFactor):
     def inverse_diagonal(self):
         return self._or_nan(derivatives.inverse_diagonal(self.matrix, self.raw))
 
+    def inverse_blocks(self, rows):
+        inverse = derivatives.inverse(self.matrix, self.raw)
+        return self._or_nan(inverse[rows[:, :, None], rows[:, None, :]])
+
     def condition_estimate(self):
         return self._or_nan(_condition_estimate(*jax.lax.stop_gradient((self.matrix, self.raw)), self.mask))
 
@@ -87,9 +118,13 @@ def is_usable(result: Any) -> Bool[Array, "..."]:
 def system_matrix(gram: Float[Array, "n n"], noise: Float[Array, "*n"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
     """`K + noise·I` over the rows that count, the identity elsewhere: solves, determinants and derivatives are then
     exactly those of the smaller matrix."""
-    both = mask[:, None] & mask[None, :]
     diagonal = jnp.where(mask, noise, 1.0).astype(gram.dtype)
-    return jnp.where(both, gram, 0.0) + jnp.diag(diagonal)
+    return masked_gram(gram, mask) + jnp.diag(diagonal)
+
+
+def masked_gram(gram: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
+    """K with zeros in the rows and columns that do not count."""
+    return jnp.where(mask[:, None] & mask[None, :], gram, 0.0)
 
 
 def jitter_ladder(dtype: Any, max_jitter: float | None) -> tuple[float, ...]:

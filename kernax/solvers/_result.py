@@ -34,6 +34,22 @@ class Result(eqx.Enumeration):
         "diverged: the objective became worse and worse, or not finite; the best finite point is kept. "
         "Lower the learning rate or start elsewhere (kx.initialise)."
     )
+    at_edge = (
+        "at_edge: the best ridge stands at the end of the ridges that were tried, so the criterion has no minimum inside. "
+        "Give a wider grid of ridges."
+    )
+    no_root = (
+        "no_root: no ridge gives a residual as large as the noise. The noise variance exceeds the variance of the targets, "
+        "or lies below what the kernel can reach at ridge 0."
+    )
+    no_corner = (
+        "no_corner: the L-curve has no corner: it is nowhere convex inside the ridges that were tried. "
+        "Give a wider grid, or choose the ridge by another criterion."
+    )
+    rank_deficient = (
+        "rank_deficient: the columns of the design (or of the polynomial tail) depend linearly on each other on these rows, "
+        "so the coefficients are not unique. Give more rows, drop columns, or use a ridge."
+    )
     interrupted = "interrupted: stopped by the user; the best point so far is kept."
     all_starts_failed = (
         "all_starts_failed: no start gave a finite objective. Check the data's scale and the starting values."

@@ -1,0 +1,111 @@
+"""Splines: kernels that are definite only beside the polynomials that they leave free.
+
+Conditioned, such a kernel brings its polynomials along: `f = Σ alpha_i k(·, x_i) + polynomial` with `Pᵀ alpha = 0` (the
+bordered system, solved in `solvers/_tail.py`). The constants make `alphaᵀ K alpha` the bending energy of f, so that the
+model's noise is the λ of the classical smoothing spline, `min Σ(y_i - f(x_i))² + λ ∫ f''²`.
+"""
+
+import itertools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from kernax.kernels._algebra import whole_number
+from kernax.kernels._distances import centred, squared_distances
+from kernax.kernels._kernel import AbstractKernel
+
+
+class CubicSpline(AbstractKernel):
+    """`|a - b|³ / 12`, beside linear functions. In one dimension the natural cubic spline, with norm `∫ f''²`."""
+
+    @property
+    def is_conditional(self):
+        return True
+
+    def pair(self, a, b):
+        return _of_distance(jnp.sum((a - b) ** 2), 3, 1 / 12)
+
+    def gram(self, x, z):
+        return _of_distance(squared_distances(*centred(x, z)), 3, 1 / 12)
+
+    def diag(self, x):
+        return jnp.zeros(x.shape[0], x.dtype)
+
+    def free_part(self, x, known, mask):
+        return _monomials(x, known, mask, 1)
+
+
+class ThinPlate(AbstractKernel):
+    """The thin-plate spline: `∝ r^(2·order - d)`, times `log r` for even d, beside polynomials of degree below the order.
+
+    Its norm is the integral of all squared derivatives of that order: the least bent surface for order 2 in two dimensions
+    (`r² log r / 8π`), the natural spline of degree `2·order - 1` in one. Needs `2·order > d` columns.
+    """
+
+    order: int = eqx.field(static=True, default=2)
+
+    def __check_init__(self):
+        whole_number(self.order, "ThinPlate.order")
+
+    @property
+    def is_conditional(self):
+        return True
+
+    def pair(self, a, b):
+        exponent, factor = self._shape(a.shape[-1])
+        return _of_distance(jnp.sum((a - b) ** 2), exponent, factor)
+
+    def gram(self, x, z):
+        exponent, factor = self._shape(x.shape[1])
+        return _of_distance(squared_distances(*centred(x, z), rough=exponent == 1), exponent, factor)
+
+    def diag(self, x):
+        return jnp.zeros(x.shape[0], x.dtype)
+
+    def free_part(self, x, known, mask):
+        return _monomials(x, known, mask, self.order - 1)
+
+    def _shape(self, d: int) -> tuple[int, float]:
+        """The exponent of r and the factor that makes the kernel the Green's function of the bending energy."""
+        order, exponent = self.order, 2 * self.order - d
+        if exponent <= 0:
+            raise ValueError(
+                f"ThinPlate(order={order}) needs fewer than {2 * order} columns, got {d}: take order={d // 2 + 1} or more."
+            )
+        below = math.pi ** (d / 2) * math.factorial(order - 1)
+        if d % 2:
+            return exponent, math.gamma(d / 2 - order) / (2 ** (2 * order) * below)
+        sign = (-1) ** (d // 2 + 1 + order)
+        return exponent, sign / (2 ** (2 * order - 1) * below * math.factorial(order - d // 2))
+
+
+def _of_distance(s: Float[Array, "..."], exponent: int, factor: float) -> Float[Array, "..."]:
+    """`factor · r^exponent` (times `log r` if even) of `s = r²`.
+
+    0 where the points coincide, with derivatives 0: those of |r|³ are, and those of `r² log r` up to the first.
+    """
+    apart = s > 0
+    safe = jnp.where(apart, s, 1.0)
+    value = factor * safe ** (exponent / 2) if exponent % 2 else 0.5 * factor * safe ** (exponent // 2) * jnp.log(safe)
+    return jnp.where(apart, value, 0.0)
+
+
+def _monomials(x: Any, known: Float[Array, "n d"], mask: Bool[Array, " n"], degree: int) -> Float[Array, "m q"]:
+    """All monomials of degree 1 to `degree`, of columns moved and scaled to [-1, 1] on the known rows."""
+    # The space of polynomials is the same for every origin and scale: nothing depends on them but rounding.
+    fixed = jax.lax.stop_gradient(known)
+    low = jnp.min(jnp.where(mask[:, None], fixed, jnp.inf), axis=0)
+    high = jnp.max(jnp.where(mask[:, None], fixed, -jnp.inf), axis=0)
+    wide = jnp.isfinite(low) & (high > low)
+    middle, half = jnp.where(jnp.isfinite(low), 0.5 * (low + high), 0.0), jnp.where(wide, 0.5 * (high - low), 1.0)
+    columns = ((x - middle) / half).T
+    terms = [
+        math.prod(columns[i] for i in chosen)
+        for power in range(1, degree + 1)
+        for chosen in itertools.combinations_with_replacement(range(columns.shape[0]), power)
+    ]
+    return jnp.stack(terms, axis=1) if terms else jnp.zeros((x.shape[0], 0), x.dtype)

@@ -1,0 +1,111 @@
+"""All ways of choosing the ridge, side by side."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Key
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.model import Model, check_model_and_data, condition
+from kernax.selection._discrepancy import mean_squared_residual
+from kernax.selection._leave_one_out import loo_mse
+from kernax.selection._likelihood import log_marginal_likelihood
+from kernax.selection._ridge_path import fitted_norm
+from kernax.selection._select import SELECTORS, RidgeChoice, Selector, choose
+from kernax.selection._smoother import effective_degrees_of_freedom, gcv
+from kernax.solvers import Eigh, result_name
+
+
+class SelectorTable(Mapping[str, RidgeChoice]):
+    """The choices of `compare_selectors` by name; `print` shows them side by side, `rows` are their numbers."""
+
+    def __init__(self, choices: dict[str, RidgeChoice]):
+        self.choices = choices
+        self.rows = [_row(choice) for choice in choices.values()]
+
+    def __getitem__(self, by: str) -> RidgeChoice:
+        return self.choices[by]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.choices)
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def __str__(self):
+        head = list(self.rows[0])
+        cells = [[_cell(row[name]) for name in head] for row in self.rows]
+        widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
+        lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [head, *cells]]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def compare_selectors(
+    model: Model,
+    data: Data,
+    *,
+    ridges: Any = None,
+    folds: Any = 10,
+    key: Key[Array, ""] | None = None,
+    noise_variance: Any = None,
+    verbose: bool = True,
+) -> SelectorTable:
+    """Choose the ridge in every way that kernax knows, from one eigendecomposition; print the table and return it.
+
+    Each row names the ridge and what it does by every other measure: degrees of freedom, mean squared residual and norm of
+    the fit, leave-one-out, GCV, likelihood. A selector without an answer shows its status. `noise_variance` is for the
+    discrepancy principle (default: the model's own noise). `table["gcv"]` is the `RidgeChoice`. Eager only.
+    """
+    check_model_and_data(model, data, "compare_selectors")
+    if not is_concrete((model, data)):
+        raise TypeError("compare_selectors prints numbers and so cannot be traced: trace select_ridge instead.")
+    c = condition(model, data, Eigh())
+
+    def one(by: Selector) -> RidgeChoice:
+        return choose(
+            c,
+            by,
+            ridges=ridges,
+            folds=folds,
+            key=key,
+            rule="best_mean_score",
+            noise_variance=noise_variance,
+            throw=False,
+        )
+
+    # Without noise there is no variance that the residual could be compared with.
+    known = noise_variance is not None or float(model.noise) > 0
+    table = SelectorTable({by: one(by) for by in SELECTORS if by != "discrepancy" or known})
+    if verbose:
+        print(table)
+    return table
+
+
+@eqx.filter_jit
+def _measures(choice: RidgeChoice) -> dict[str, Array]:
+    c = choice.conditioned
+    return {
+        "ridge": choice.ridge,
+        "dof": effective_degrees_of_freedom(c),
+        "mean residual²": mean_squared_residual(c),
+        "norm": (fitted_norm(c) ** 2).sum() ** 0.5,
+        "loo": loo_mse(c),
+        "gcv": gcv(c),
+        "log likelihood": log_marginal_likelihood(c),
+    }
+
+
+def _row(choice: RidgeChoice) -> dict[str, Any]:
+    # A dictionary that has been through jit comes back sorted by name.
+    measures = _measures(choice)
+    names = ("ridge", "dof", "mean residual²", "norm", "loo", "gcv", "log likelihood")
+    numbers = {name: float(measures[name]) for name in names}
+    return {"by": choice.by, **numbers, "status": result_name(choice.result)}
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"

@@ -1,0 +1,71 @@
+"""The discrepancy principle: the residual should be as large as the noise is known to be."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import is_concrete
+from kernax.model import Conditioned, with_noise
+from kernax.selection._ridge_path import check_spectral, largest_eigenvalue
+from kernax.selection._search import bracketed_root
+from kernax.selection._smoother import fit_residuals
+from kernax.solvers import Result, is_usable, throw_unless
+
+
+class Discrepancy(eqx.Module):
+    """The ridge at which `‖y - f̂_X‖² = n σ²`, and how the search ended."""
+
+    ridge: Float[Array, ""]
+    """NaN if there is none."""
+    result: Any
+
+
+def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> Discrepancy:
+    """The ridge at which the mean squared residual of `condition(model, data, kx.Eigh())` is the noise's variance σ².
+
+    The residual grows with the ridge, from what the kernel cannot reach at all to `‖y - μ‖`: there is one root or none, and
+    none if `n σ² ≥ ‖y - μ‖²`. It then raises, or says `no_root` (`throw=False`, or traced). With several outputs the mean is
+    over them, too. O(n²) a step, some ten steps.
+    """
+    check_spectral(c)
+    if is_concrete(noise_variance) and not (np.ndim(noise_variance) == 0 and 0 < float(noise_variance) < np.inf):
+        raise ValueError(f"the discrepancy principle needs the noise's variance, one positive number, got {noise_variance}.")
+    answer = _discrepancy(c, jnp.asarray(noise_variance, c.data.dtype))
+    if throw:
+        throw_unless((), answer.result, "the discrepancy principle")
+    return answer
+
+
+def excess(at: Float[Array, ""], c: Conditioned, noise_variance: Float[Array, ""]) -> Float[Array, ""]:
+    """`log` of the mean squared residual at `λ = exp(at)`, less `log σ²`."""
+    square = mean_squared_residual(with_noise(c, jnp.exp(at)))
+    # A residual of 0 (or one that underflows) is below every noise.
+    return jnp.log(jnp.maximum(square, jnp.finfo(square.dtype).tiny)) - jnp.log(noise_variance)
+
+
+def mean_squared_residual(c: Conditioned) -> Float[Array, ""]:
+    """`‖y - f̂_X‖² / n`, over outputs as well."""
+    residuals = fit_residuals(c)
+    return jnp.sum(residuals**2) / (c.data.count * (residuals.size // c.data.n))
+
+
+@eqx.filter_jit
+def _discrepancy(c: Conditioned, noise_variance: Float[Array, ""]) -> Discrepancy:
+    eps = jnp.finfo(c.data.dtype).eps
+    top = largest_eigenvalue(c)
+    # Below, rounding (and jitter against it) decides; above, the fit is 0 to rounding.
+    low = jnp.log(top) + jnp.log(100 * eps * jnp.sqrt(c.data.count))
+    high = jnp.log(top) - 0.8 * jnp.log(eps)
+
+    def missing(at: Float[Array, ""]) -> Float[Array, ""]:
+        return excess(at, c, noise_variance)
+
+    ends = jax.lax.map(missing, jnp.stack([low, high]))
+    found = (ends[0] < 0) & (ends[1] > 0)
+    place = bracketed_root(missing, low, high, 0.5 * (low + high))
+    result = Result.where(is_usable(c.result), Result.where(found, Result.successful, Result.no_root), c.result)
+    return Discrepancy(jnp.where(found, jnp.exp(jnp.where(found, place, 0.0)), jnp.nan), result)

@@ -1,0 +1,139 @@
+"""K-fold cross-validation, exact, from the one factorisation instead of k refits.
+
+With `alpha = K̃⁻¹(y-μ)`, the residuals of the fold S in the fit without S are `([K̃⁻¹]_SS)⁻¹ alpha_S`: leave-one-out is the
+case of folds of one row. The mean function is not refitted.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.model import Conditioned, check_conditioned
+from kernax.solvers import solve_definite
+
+
+class Folds(eqx.Module):
+    """Which rows each fold holds: a table of row numbers, with a mark for the slots that are filled."""
+
+    rows: Int[Array, "k m"]
+    filled: Bool[Array, "k m"]
+
+    @property
+    def sizes(self) -> Int[Array, " k"]:
+        return jnp.sum(self.filled, axis=1)
+
+
+def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, "n *p"]:
+    """`y_i - f⁽⁻ˢ⁾(x_i)` for every row i of every fold S; 0 where the data is masked. O(n³), once for all folds.
+
+    `folds` is their number, or an integer label for each row (rows of one label form a fold). A number cuts the rows that
+    count into consecutive folds of equal size (as scikit-learn's `KFold` does), or with a `key` into random ones; sorted
+    rows want a key. NaN in a fold that leaves no rows to learn from.
+    """
+    check_conditioned(c)
+    table = as_folds(folds, c.data, key)
+    residuals = _by_fold(c, table)
+    shape = (c.data.n, *c.alpha.shape[1:])
+    # Empty slots point at some row: they add nothing there.
+    return jnp.zeros(shape, c.data.dtype).at[table.rows.reshape(-1)].add(residuals.reshape(-1, *shape[1:]))
+
+
+def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, " k"]:
+    """The mean squared residual in each fold left out; NaN for a fold that holds no row."""
+    check_conditioned(c)
+    table = as_folds(folds, c.data, key)
+    squares = _by_fold(c, table) ** 2
+    outputs = 1 if squares.ndim == 2 else squares.shape[2]
+    return jnp.sum(squares.reshape(squares.shape[0], -1), axis=1) / (table.sizes * outputs)
+
+
+def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, ""]:
+    """The mean over folds of their mean squared residual. An objective: `functools.partial(kx.kfold_mse, folds=5)`."""
+    scores = fold_mse(c, folds, key=key)
+    return mean_over_folds(scores, as_folds(folds, c.data, key))
+
+
+def mean_over_folds(scores: Float[Array, " k"], table: Folds) -> Float[Array, ""]:
+    """The mean over the folds that hold a row."""
+    held = table.sizes > 0
+    return jnp.sum(jnp.where(held, scores, 0.0)) / jnp.sum(held)
+
+
+def as_folds(folds: Any, data: Data, key: Key[Array, ""] | None) -> Folds:
+    """The table of a number of folds or of labels, checked as far as can be seen."""
+    if isinstance(folds, Folds):
+        return folds
+    if hasattr(folds, "__index__") and not isinstance(folds, bool) and np.ndim(folds) == 0:
+        table = _equal_folds(int(folds), data, key)
+    elif key is not None:
+        raise ValueError("labels say which fold a row belongs to; a key has nothing to draw then: give one of the two.")
+    else:
+        table = _labelled_folds(folds, data)
+    if is_concrete(table.filled) and table.filled.ndim == 2:
+        sizes = np.asarray(table.filled).sum(axis=1)
+        if np.sum(sizes > 0) < 2:
+            raise ValueError("one fold holds all rows that count, which leaves nothing to learn from: give two or more.")
+        if not isinstance(folds, np.ndarray | jax.Array | list | tuple) and np.any(sizes == 0):
+            raise ValueError(f"{len(sizes)} folds want at least {len(sizes)} rows that count, got {sizes.sum()}.")
+    return table
+
+
+def _equal_folds(number: int, data: Data, key: Key[Array, ""] | None) -> Folds:
+    if number < 2:
+        raise ValueError(f"cross-validation wants at least 2 folds, got {number}: one fold leaves nothing to learn from.")
+    if number > data.n:
+        raise ValueError(f"{number} folds want at least {number} rows, got {data.n}.")
+    # NumPy where it can be: the same lines one by one in JAX would compile a dozen small programs.
+    np_like: Any = np if is_concrete(data.mask) else jnp
+    places, mask = np_like.arange(data.n), np_like.asarray(data.mask)
+    count = mask.sum()
+    # Rows that count come first, in their own order or shuffled, so that padding moves no row to another fold.
+    order = np_like.argsort(~mask, stable=True)
+    if key is not None:
+        # One draw per place among the rows that count, whatever the padding.
+        draws = np_like.asarray(_draws(key, data.n))
+        order = order[np_like.argsort(np_like.where(places < count, draws, 2.0), stable=True)]
+    sizes = count // number + (np_like.arange(number) < count % number)
+    starts = np_like.cumsum(sizes) - sizes
+    slots = np_like.arange(-(-data.n // number))
+    rows = order[np_like.minimum(starts[:, None] + slots, data.n - 1)]
+    return Folds(jnp.asarray(rows), jnp.asarray(slots < sizes[:, None]))
+
+
+@eqx.filter_jit
+def _draws(key: Key[Array, ""], n: int) -> Float[Array, " n"]:
+    return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(jnp.arange(n))
+
+
+def _labelled_folds(labels: Any, data: Data) -> Folds:
+    if not is_concrete(labels):
+        raise TypeError("the labels of folds decide shapes: they must be known before tracing (NumPy, not traced).")
+    labels = np.asarray(labels)
+    if labels.shape != (data.n,) or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"folds must be a whole number or {data.n} integer labels, one per row; "
+            f"got {labels.dtype} of shape {labels.shape}."
+        )
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    width = max(len(rows) for rows in members)
+    rows = np.stack([np.pad(rows, (0, width - len(rows))) for rows in members])
+    filled = np.stack([np.arange(width) < len(rows) for rows in members])
+    return Folds(jnp.asarray(rows), jnp.asarray(filled) & data.mask[rows])
+
+
+def _by_fold(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
+    """The residuals of each fold left out, 0 in empty slots."""
+    both = table.filled[:, :, None] & table.filled[:, None, :]
+    identity = jnp.eye(table.rows.shape[1], dtype=c.data.dtype)
+    blocks = jnp.where(both, c.factor.inverse_blocks(table.rows), identity)
+    filled = table.filled[..., None] if c.alpha.ndim == 2 else table.filled
+    alpha = jnp.where(filled, c.alpha[table.rows], 0.0)
+    residuals = jax.vmap(solve_definite)(blocks, alpha)
+    nothing_left = (table.sizes == c.data.count).reshape((-1,) + (1,) * (residuals.ndim - 1))
+    return jnp.where(nothing_left & filled, jnp.nan, residuals)

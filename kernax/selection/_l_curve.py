@@ -1,0 +1,106 @@
+"""The L-curve: how the residual grows as the function is held down, and the corner between the two.
+
+The curve is smooth in `t = log λ`, and its curvature comes from its exact derivatives, not from differences along a grid.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax._arrays import matmul
+from kernax.model import Conditioned, with_noise
+from kernax.selection._ridge_path import as_ridges, check_spectral, increasing_ridges
+from kernax.selection._search import interior_minimum
+from kernax.solvers import Result, is_usable, throw_unless
+
+_LEAST_TURN = 0.3
+"""Radians by which the curve must turn from below a corner to above it; a sharp L turns by nearly 1.6."""
+
+
+class LCurve(eqx.Module):
+    """The points `(log ‖y - f̂_X‖, log ‖f̂‖)` along increasing ridges, their curvature, and the ridge of the corner."""
+
+    ridges: Float[Array, " l"]
+    log_residual_norm: Float[Array, " l"]
+    log_rkhs_norm: Float[Array, " l"]
+    curvature: Float[Array, " l"]
+    """Positive where the curve bends towards its corner."""
+    corner: Float[Array, ""]
+    """The ridge of largest curvature, between grid points; NaN if there is no corner."""
+    corner_point: Float[Array, "2"]
+    """`(log ‖y - f̂_X‖, log ‖f̂‖)` there."""
+    corner_curvature: Float[Array, ""]
+    result: Any
+
+
+def l_curve(c: Conditioned, ridges: Any = None, *, throw: bool = True) -> LCurve:
+    """The L-curve of `condition(model, data, kx.Eigh())`, with its corner where the curvature is largest. O(n²) a ridge.
+
+    A corner is an inner maximum of positive curvature, of a curve that is clearly flatter above than below it (by 0.3
+    radians); a curve without one raises, or says `no_corner` (`throw=False`, or traced). Norms are over all outputs.
+    """
+    check_spectral(c)
+    curve = _l_curve(c, None if ridges is None else as_ridges(ridges, c.data.dtype))
+    if throw:
+        throw_unless((), curve.result, "the search for the L-curve's corner")
+    return curve
+
+
+def _shape(at: Float[Array, ""], c: Conditioned) -> tuple[Float[Array, "2"], Float[Array, "2"], Float[Array, ""]]:
+    """Point, velocity and curvature of the curve `x = log ‖y - f̂_X‖`, `y = log ‖f̂‖` at `t = log λ = at`.
+
+    With `B = (K + λI)⁻¹`, `M_k = yᵀB^k y` and `N_k = yᵀK B^k y`: `‖y - f̂_X‖² = λ²M_2`, `‖f̂‖² = N_2`, and a derivative
+    in λ raises k by 1 and multiplies by -k. So `x' = N_3/M_2`, `y' = -λN_3/N_2`: no difference of nearly equal numbers
+    in either.
+    """
+    here = with_noise(c, jnp.exp(at))
+    ridge = here.model.noise + here.jitter
+    gram, first = here.factor.gram, here.alpha  # pyright: ignore[reportAttributeAccessIssue]
+    second = here.factor.solve(first)
+    of_second = matmul(gram, second)
+    m2, m3 = jnp.sum(first * first), jnp.sum(first * second)
+    n2, n3, n4 = jnp.sum(first * matmul(gram, first)), jnp.sum(first * of_second), jnp.sum(second * of_second)
+    exists = (m2 > 0) & (n2 > 0) & (n3 > 0)
+    m2, n2 = jnp.where(exists, m2, 1.0), jnp.where(exists, n2, 1.0)
+    point = jnp.stack([jnp.log(ridge) + 0.5 * jnp.log(m2), 0.5 * jnp.log(n2)])
+    x1, y1 = n3 / m2, -ridge * n3 / n2
+    x2 = ridge * (2 * n3 * m3 / m2**2 - 3 * n4 / m2)
+    y2 = y1 - ridge**2 * (2 * n3**2 / n2**2 - 3 * n4 / n2)
+    speed = jnp.where(exists, x1**2 + y1**2, 1.0)
+    curvature = (x1 * y2 - x2 * y1) / speed**1.5
+    return jax.tree.map(lambda v: jnp.where(exists, v, jnp.nan), (point, jnp.stack([x1, y1]), curvature))
+
+
+@eqx.filter_jit
+def _l_curve(c: Conditioned, ridges: Float[Array, " l"] | None) -> LCurve:
+    ridges = increasing_ridges(c, ridges)
+    places = jnp.log(ridges)
+    points, velocities, curvature = jax.lax.map(lambda t: _shape(t, c), places)
+    bends = jnp.where(jnp.isfinite(places) & jnp.isfinite(curvature), curvature, -jnp.inf)
+    # Only a peak is a corner: an end of the grid may stand on a slope. And only one where the curve turns: it must be
+    # flatter somewhere above than somewhere below.
+    padded = jnp.pad(bends, 1, constant_values=jnp.inf)
+    peak = (bends >= padded[:-2]) & (bends >= padded[2:]) & (bends > 0)
+    angles = jnp.arctan2(velocities[:, 1], velocities[:, 0])
+    angles = jnp.where(jnp.isfinite(bends), angles, jnp.nan)
+    steepest = jax.lax.cummin(jnp.where(jnp.isnan(angles), jnp.inf, angles))
+    flattest = jax.lax.cummax(jnp.where(jnp.isnan(angles), -jnp.inf, angles), reverse=True)
+    heights = jnp.where(peak & (flattest - steepest > _LEAST_TURN), -bends, jnp.inf)
+    place, inside, _ = interior_minimum(lambda t: -_shape(t, c)[2], places, heights)
+    found = inside & jnp.any(jnp.isfinite(heights))
+    result = Result.where(is_usable(c.result), Result.where(found, Result.successful, Result.no_corner), c.result)
+    point, _, height = _shape(jnp.where(found, place, 0.0), c)
+    corner = jnp.where(found, jnp.exp(jnp.where(found, place, 0.0)), jnp.nan)
+    return LCurve(
+        ridges=ridges,
+        log_residual_norm=points[:, 0],
+        log_rkhs_norm=points[:, 1],
+        curvature=curvature,
+        corner=corner,
+        corner_point=jnp.where(found, point, jnp.nan),
+        corner_curvature=jnp.where(found, height, jnp.nan),
+        result=result,
+    )

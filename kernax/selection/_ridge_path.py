@@ -1,0 +1,153 @@
+"""A whole grid of ridges from one eigendecomposition: `alpha(λ) = V (Λ + λ)⁻¹ Vᵀ (y - μ)`."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kernax._arrays import is_concrete, matmul
+from kernax.model import Conditioned, check_conditioned, with_noise
+from kernax.posterior import safe_sqrt
+from kernax.selection._kfold import Folds, as_folds, fold_mse, mean_over_folds
+from kernax.selection._leave_one_out import loo_residuals
+from kernax.selection._likelihood import log_marginal_likelihood
+from kernax.selection._smoother import effective_degrees_of_freedom, fit_residuals, gcv
+from kernax.solvers import ProjectedFactor, SpectralFactor
+
+
+class RidgePath(eqx.Module):
+    """What kernel ridge regression does at each ridge of a grid; the first axis of every array runs over the ridges."""
+
+    ridges: Float[Array, " l"]
+    alpha: Float[Array, "l n *p"]
+    fitted: Float[Array, "l n *p"]
+    """`f̂(x_i)`; 0 where the data is masked."""
+    residual_norm: Float[Array, "l *p"]
+    """`‖y - f̂_X‖`."""
+    rkhs_norm: Float[Array, "l *p"]
+    """`‖f̂ - μ‖` in the kernel's space."""
+    effective_degrees_of_freedom: Float[Array, " l"]
+    loo_residuals: Float[Array, "l n *p"]
+    loo_mse: Float[Array, " l"]
+    gcv: Float[Array, " l"]
+    log_marginal_likelihood: Float[Array, " l"]
+    jitter: Float[Array, " l"]
+    result: Any
+    """How the factorisation ended, one for each ridge."""
+    fold_mse: Float[Array, "l k"] | None
+    """The mean squared residual in each fold left out, if folds were asked for."""
+    folds: Folds | None
+
+    @property
+    def kfold_mse(self) -> Float[Array, " l"]:
+        """The mean of `fold_mse` over folds."""
+        scores, table = self._folds()
+        return jax.vmap(lambda row: mean_over_folds(row, table))(scores)
+
+    def best_mean_score(self) -> Float[Array, ""]:
+        """Rule 1 for a ridge over folds: that of the grid with the best mean score."""
+        return self.ridges[jnp.argmin(self.kfold_mse)]
+
+    def mean_of_best(self) -> Float[Array, ""]:
+        """Rule 2: the mean over folds of the ridge of the grid that is best in each."""
+        scores, table = self._folds()
+        return mean_over_folds(self.ridges[jnp.argmin(scores, axis=0)], table)
+
+    def _folds(self) -> tuple[Float[Array, "l k"], Folds]:
+        if self.fold_mse is None or self.folds is None:
+            raise ValueError("this path was made without folds: write ridge_path(c, ridges, folds=10).")
+        return self.fold_mse, self.folds
+
+    def __repr__(self):
+        return f"RidgePath({self.ridges.shape[-1]} ridges, alpha={self.alpha.shape}, {self.alpha.dtype})"
+
+
+def ridge_path(c: Conditioned, ridges: Any = None, *, folds: Any = None, key: Key[Array, ""] | None = None) -> RidgePath:
+    """Kernel ridge regression for a whole grid of ridges, from the factor of `condition(model, data, kx.Eigh())`.
+
+    O(n²) a ridge. `ridges` (default: `default_ridges(c)`) are not negative, in any order. `folds` (see `kfold_residuals`)
+    adds the scores of exact k-fold cross-validation, O(n³/k) a ridge.
+    """
+    check_spectral(c)
+    ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
+    return _ridge_path(c, ridges, None if folds is None else as_folds(folds, c.data, key))
+
+
+def default_ridges(c: Conditioned, num: int = 50) -> Float[Array, " l"]:
+    """Ridges from where the fit nearly interpolates (1e-10 of the largest eigenvalue of K; in float32, 1e-5) to where it is
+    nearly constant (ten times that eigenvalue), evenly spread on a logarithmic axis."""
+    check_spectral(c)
+    top = largest_eigenvalue(c)
+    least = max(1e-10, 100 * float(jnp.finfo(c.data.dtype).eps))
+    return top * jnp.geomspace(least, 10.0, num, dtype=c.data.dtype)
+
+
+def increasing_ridges(c: Conditioned, ridges: Float[Array, " l"] | None) -> Float[Array, " l"]:
+    """The default grid if none is given, else the given one in order."""
+    return default_ridges(c) if ridges is None else jnp.sort(ridges)
+
+
+def largest_eigenvalue(c: Conditioned) -> Float[Array, ""]:
+    """Of K over the rows that count; 1 for a kernel that is 0 everywhere."""
+    factor = c.factor.inner if isinstance(c.factor, ProjectedFactor) else c.factor
+    assert isinstance(factor, SpectralFactor)
+    top = jax.lax.stop_gradient(jnp.max(jnp.where(factor.spectrum.counts, factor.spectrum.values, 0.0)))
+    return jnp.where(top > 0, top, 1.0)
+
+
+def check_spectral(c: Any) -> None:
+    """Refuse what has no eigendecomposition to move along."""
+    check_conditioned(c)
+    if c.model.noise.ndim > 0:
+        raise ValueError("a ridge path needs one noise for all rows; this model has one per row.")
+    factor = c.factor.inner if isinstance(c.factor, ProjectedFactor) else c.factor
+    if not isinstance(factor, SpectralFactor):
+        raise TypeError("a ridge path needs an eigendecomposition: condition with solver=kx.Eigh().")
+
+
+def as_ridges(ridges: Any, dtype: Any) -> Float[Array, " l"]:
+    """A grid of ridges as an array; negative, NaN and empty ones are refused."""
+    ridges = jnp.asarray(ridges, dtype)
+    if ridges.ndim != 1 or ridges.shape[0] == 0:
+        raise ValueError(f"ridges must be a vector of at least one number, got shape {ridges.shape}.")
+    if is_concrete(ridges):
+        bad = ~(np.asarray(ridges) >= 0) | np.isinf(np.asarray(ridges))
+        if np.any(bad):
+            raise ValueError(f"ridges must be finite and not negative, got {np.asarray(ridges)[bad][0]}.")
+    return ridges
+
+
+def fitted_norm(c: Conditioned) -> Float[Array, "*p"]:
+    """`√(alphaᵀ K alpha)` with the Gram matrix that the spectral factor keeps."""
+    squared = jnp.sum(c.alpha * matmul(c.factor.gram, c.alpha), axis=0)  # pyright: ignore[reportAttributeAccessIssue]
+    return safe_sqrt(jnp.maximum(squared, 0.0))
+
+
+@eqx.filter_jit
+def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds | None) -> RidgePath:
+    ridges = default_ridges(c) if ridges is None else ridges
+
+    def at(ridge: Float[Array, ""]) -> dict[str, Any]:
+        here = with_noise(c, ridge)
+        residuals, left_out = fit_residuals(here), loo_residuals(here)
+        outputs = left_out.size // c.data.n
+        return {
+            "alpha": here.alpha,
+            "fitted": c.data.zero_where_masked(c.data.y - residuals),
+            "residual_norm": safe_sqrt(jnp.sum(residuals**2, axis=0)),
+            "rkhs_norm": fitted_norm(here),
+            "effective_degrees_of_freedom": effective_degrees_of_freedom(here),
+            "loo_residuals": left_out,
+            "loo_mse": jnp.sum(left_out**2) / (c.data.count * outputs),
+            "gcv": gcv(here),
+            "log_marginal_likelihood": log_marginal_likelihood(here),
+            "jitter": here.jitter,
+            "result": here.result,
+        }
+
+    # One ridge after another: the folds of all ridges at once would need as many n × n matrices.
+    scores = None if folds is None else jax.lax.map(lambda ridge: fold_mse(with_noise(c, ridge), folds), ridges)
+    return RidgePath(ridges=ridges, **jax.vmap(at)(ridges), fold_mse=scores, folds=folds)

@@ -1,0 +1,173 @@
+"""One call for every way of choosing the ridge."""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.model import Conditioned, Model, check_model_and_data, condition, with_noise
+from kernax.selection._discrepancy import discrepancy, mean_squared_residual
+from kernax.selection._kfold import Folds, as_folds, fold_mse, kfold_mse, mean_over_folds
+from kernax.selection._l_curve import LCurve, l_curve
+from kernax.selection._leave_one_out import loo_mse
+from kernax.selection._likelihood import negative_log_marginal_likelihood
+from kernax.selection._ridge_path import as_ridges, check_spectral, increasing_ridges
+from kernax.selection._search import interior_minimum
+from kernax.selection._smoother import gcv
+from kernax.solvers import Eigh, Result, is_usable, result_name, throw_unless
+
+Selector = Literal["loo", "gcv", "kfold", "likelihood", "l_curve", "discrepancy"]
+Rule = Literal["best_mean_score", "mean_of_best"]
+SELECTORS: tuple[Selector, ...] = get_args(Selector)
+
+
+class RidgeChoice(eqx.Module):
+    """A ridge, the curve behind its choice, and how the choice ended."""
+
+    by: Selector = eqx.field(static=True)
+    ridge: Float[Array, ""]
+    """NaN if there is none to choose (`result` says why)."""
+    value: Float[Array, ""]
+    """The criterion at the chosen ridge."""
+    ridges: Float[Array, " l"]
+    values: Float[Array, " l"]
+    """The criterion along the grid: a score to be minimised; the curvature of the L-curve; the mean squared residual for the
+    discrepancy principle, which looks for the noise's variance."""
+    conditioned: Conditioned
+    """The model with the chosen ridge, conditioned on the data."""
+    result: Any
+
+    @property
+    def model(self) -> Model:
+        """The model with the chosen ridge as its noise."""
+        return self.conditioned.model
+
+    def __repr__(self):
+        if not is_concrete(self.ridge) or self.ridge.ndim:
+            return f"RidgeChoice(by={self.by!r})"
+        return (
+            f"RidgeChoice(by={self.by!r}, ridge={float(self.ridge):.4g}, value={float(self.value):.4g}, "
+            f"{result_name(self.result)})"
+        )
+
+
+def select_ridge(
+    model: Model,
+    data: Data,
+    by: Selector = "loo",
+    *,
+    ridges: Any = None,
+    folds: Any = 10,
+    key: Key[Array, ""] | None = None,
+    rule: Rule = "best_mean_score",
+    noise_variance: Any = None,
+    throw: bool = True,
+) -> RidgeChoice:
+    """Choose the ridge (noise) of a model, everything else held, from one eigendecomposition.
+
+    - `loo`, `gcv`, `kfold`, `likelihood` minimise `loo_mse`, `gcv`, `kfold_mse`, `negative_log_marginal_likelihood`;
+    - `l_curve` takes the corner of the L-curve, `discrepancy` the ridge whose mean squared residual is `noise_variance`
+      (default: the model's own noise).
+
+    The grid `ridges` (default: `default_ridges`) shows where to look; the answer lies between its points. The best at the
+    end of the grid is returned as it is, with the status `at_edge`. For `kfold`, `folds` and `key` are those of
+    `kfold_residuals`, and `rule` says how folds are brought together: the ridge with the best mean score, or the mean of the
+    folds' best ridges. Works under `jit` and `vmap`; the choice is differentiable in the kernel's parameters and the data.
+    """
+    check_model_and_data(model, data, "select_ridge")
+    check_selector(by)
+    if rule not in get_args(Rule):
+        raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
+    if model.noise.ndim:
+        raise ValueError("select_ridge chooses one noise for all rows; this model has one per row.")
+    c = condition(model, data, Eigh(), throw=throw)
+    return choose(c, by, ridges=ridges, folds=folds, key=key, rule=rule, noise_variance=noise_variance, throw=throw)
+
+
+def check_selector(by: Any) -> None:
+    if by not in SELECTORS:
+        raise ValueError(f"by must be one of {', '.join(SELECTORS)}, got {by!r}.")
+
+
+def choose(
+    c: Conditioned, by: Selector, *, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
+) -> RidgeChoice:
+    """`select_ridge` from a spectral factor that is at hand."""
+    check_spectral(c)
+    ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
+    if by == "discrepancy":
+        found = discrepancy(c, c.model.noise if noise_variance is None else noise_variance, throw=throw)
+        choice = _of_ridge(c, found.ridge, ridges, found.result)
+    elif by == "l_curve":
+        choice = _of_corner(c, l_curve(c, ridges, throw=throw))
+    else:
+        table = as_folds(folds, c.data, key) if by == "kfold" else None
+        choice = _of_minimum(c, ridges, by, table, rule)
+    if throw:
+        throw_unless(("singular", "at_edge"), choice.result, f"choosing the ridge by {by}")
+    return choice
+
+
+@eqx.filter_jit
+def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, result: Any) -> RidgeChoice:
+    here = with_noise(c, ridge)
+    ridges = increasing_ridges(c, ridges)
+    curve = _along(mean_squared_residual, c, ridges)
+    return RidgeChoice("discrepancy", ridge, mean_squared_residual(here), ridges, curve, here, result)
+
+
+@eqx.filter_jit
+def _of_corner(c: Conditioned, curve: LCurve) -> RidgeChoice:
+    here = with_noise(c, curve.corner)
+    return RidgeChoice("l_curve", curve.corner, curve.corner_curvature, curve.ridges, curve.curvature, here, curve.result)
+
+
+@eqx.filter_jit
+def _of_minimum(c: Conditioned, ridges: Array | None, by: Selector, table: Folds | None, rule: Rule) -> RidgeChoice:
+    ridges = increasing_ridges(c, ridges)
+    if by == "kfold":
+        criterion: Callable[[Conditioned], Array] = lambda c: kfold_mse(c, table)  # noqa: E731
+    else:
+        criterion = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}[by]
+    values = _along(criterion, c, ridges)
+    if table is not None and rule == "mean_of_best":
+        ridge, inside = _mean_of_best(c, ridges, table)
+    else:
+        ridge, inside = _best(criterion, c, ridges, values)
+    here = with_noise(c, ridge)
+    value = criterion(here)
+    result = Result.where(inside, Result.successful, Result.at_edge)
+    result = Result.where(jnp.isfinite(value), result, Result.nonfinite)
+    result = Result.where(is_usable(here.result), result, here.result)
+    return RidgeChoice(by, ridge, value, ridges, values, here, result)
+
+
+def _best(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array, values: Array) -> tuple[Array, Array]:
+    """The ridge with the lowest criterion, and whether it lies inside the grid."""
+    place, inside, _ = interior_minimum(lambda t: criterion(with_noise(c, jnp.exp(t))), jnp.log(ridges), values)
+    return jnp.exp(place), inside
+
+
+def _mean_of_best(c: Conditioned, ridges: Array, table: Folds) -> tuple[Array, Array]:
+    """Every fold's own best ridge, averaged, and whether all of them lie inside the grid."""
+
+    def of_fold(fold: tuple[Array, Array]) -> tuple[Array, Array]:
+        one = Folds(fold[0][None], fold[1][None])
+
+        def score(c: Conditioned) -> Array:
+            return fold_mse(c, one)[0]
+
+        return _best(score, c, ridges, _along(score, c, ridges))
+
+    ridge, inside = jax.lax.map(of_fold, (table.rows, table.filled))
+    return mean_over_folds(ridge, table), jnp.all(inside | (table.sizes == 0))
+
+
+def _along(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array) -> Array:
+    # One after another: folds at all ridges at once would need as many n × n matrices.
+    return jax.lax.map(lambda ridge: criterion(with_noise(c, ridge)), ridges)
