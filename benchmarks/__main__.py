@@ -17,6 +17,7 @@ MODULES = {
     "likelihood": "likelihood",
     "loo": "loo",
     "gram": "gram",
+    "network_gram": "network_gram",
     "fit": "fit",
     "memory": "memory",
     "import": "import_time",

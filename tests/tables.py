@@ -39,6 +39,13 @@ KERNELS = {
     "select": kx.Select(kx.RBF(lengthscale=0.5), columns=1),
     "warp": kx.Warp(kx.RBF(), eqx.nn.MLP(2, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(1))),
     "feature_map": kx.FeatureMap(_features),
+    "arc_cosine_0": kx.ArcCosine(order=0, weight_variance=[0.7, 1.6], bias_variance=0.4),
+    "arc_cosine_1": kx.ArcCosine(order=1, weight_variance=0.8, bias_variance=0.0),
+    "arc_cosine_2": kx.ArcCosine(order=2, weight_variance=[0.3, 0.2], bias_variance=0.2),
+    "nngp_relu": kx.NNGP(depth=2, weight_variance=1.7, bias_variance=[0.2, 0.1, 0.3]),
+    "nngp_erf": kx.NNGP(depth=1, activation=kx.Erf(), weight_variance=[1.3, 1.8]),
+    "ntk_relu": kx.NTK(depth=1, weight_variance=[1.5, 1.9], bias_variance=0.3),
+    "ntk_erf": kx.NTK(depth=1, activation=kx.Erf(), weight_variance=1.4, bias_variance=0.5),
     "own": Tent(),
 }
 SOLVERS = {"cholesky": kx.Cholesky(), "eigh": kx.Eigh()}

@@ -1,19 +1,28 @@
 """What similarity is: kernels, their algebra, and kernels on a view of the inputs."""
 
+from kernax.kernels._activations import AbstractActivation, Erf, GaussianPair, ReLU
 from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._inputs import FeatureMap, Select, Warp
 from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, check_same_columns, num_rows
+from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
 from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
 
 __all__ = [
+    "NNGP",
+    "NTK",
     "RBF",
+    "AbstractActivation",
     "AbstractKernel",
+    "AbstractNetwork",
     "AbstractStationary",
+    "ArcCosine",
     "Constant",
     "Cosine",
+    "Erf",
     "FeatureMap",
+    "GaussianPair",
     "Linear",
     "Matern12",
     "Matern32",
@@ -23,6 +32,7 @@ __all__ = [
     "Power",
     "Product",
     "RationalQuadratic",
+    "ReLU",
     "Rows",
     "Scale",
     "Select",

@@ -199,6 +199,9 @@ KERNELS = {
     "Periodic": kx.Periodic(lengthscale=0.9, period=np.array([1.7, 2.3])),
     "Cosine": kx.Cosine(period=np.array([1.7, 2.3])),
     "Linear": kx.Linear(variance=np.array([0.4, 1.9])),
+    "ArcCosine": kx.ArcCosine(order=0, weight_variance=np.array([0.4, 1.9]), bias_variance=0.3),
+    "NNGP": kx.NNGP(depth=3, weight_variance=1.6),
+    "NTK": kx.NTK(depth=2, bias_variance=np.array([0.4, 0.2, 0.0])),
     "Polynomial": kx.Polynomial(degree=3, scale=0.5, offset=0.7),
     "Constant": kx.Constant(1.4),
     "Scale": 2.5 * kx.Matern32(1.1),
@@ -209,6 +212,8 @@ KERNELS = {
     "Warp": kx.Warp(kx.RBF(0.5), jnp.tanh),
     "FeatureMap": kx.FeatureMap(lambda a: jnp.stack([jnp.sin(a[0]), a[0] * a[1], jnp.exp(-a[1])])),
 }
+CONDITIONAL = {"CubicSpline": (kx.CubicSpline(), 1), "ThinPlate": (kx.ThinPlate(order=3), 2)}
+"""Definite only up to polynomials of this degree."""
 # With a point twice over, far points, and a large common offset.
 PLACES = np.vstack([X, X[3], 1.5 * X[0]]) + 4.0
 
@@ -246,8 +251,23 @@ def test_f10_every_kernel_of_the_library_is_in_the_table():
     """A kernel that is added to the library must be shown to be one."""
     classes = {name: getattr(kx, name) for name in kx.__all__ if isinstance(getattr(kx, name), type)}
     library = {name for name, c in classes.items() if issubclass(c, kx.AbstractKernel) and not name.startswith("Abstract")}
-    assert set(KERNELS) == library
+    assert set(KERNELS) | set(CONDITIONAL) == library
     assert all(type(kernel).__name__ == name for name, kernel in KERNELS.items())
+    assert not any(kernel.is_conditional for kernel in KERNELS.values())
+
+
+@pytest.mark.parametrize("name", CONDITIONAL)
+def test_f10_a_spline_is_positive_semidefinite_only_beside_its_polynomials(name):
+    """`vᵀKv ≥ 0` for every v that sums to 0 against the polynomials; without that, K is indefinite."""
+    kernel, degree = CONDITIONAL[name]
+    gram = np.asarray(kernel(PLACES))
+    np.testing.assert_allclose(gram, gram.T, rtol=1e-14, atol=0)
+    assert np.linalg.eigvalsh(gram).min() < -1e-2 * np.abs(gram).max()
+    centred = PLACES - PLACES.mean(axis=0)
+    powers = [(i, j) for i in range(degree + 1) for j in range(degree + 1 - i)]
+    monomials = np.stack([centred[:, 0] ** i * centred[:, 1] ** j for i, j in powers], axis=1)
+    contrasts = np.linalg.svd(monomials)[0][:, len(powers) :]
+    assert np.linalg.eigvalsh(contrasts.T @ gram @ contrasts).min() > -1e-12 * np.abs(gram).max()
 
 
 @pytest.mark.parametrize("name", KERNELS)
