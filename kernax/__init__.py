@@ -4,7 +4,7 @@ A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantit
 processes is a pure function of the answer; `fit` minimises one of those functions.
 """
 
-from kernax import means
+from kernax import learners, means
 from kernax.data import Data
 from kernax.fitting import Fit, fit, initialise, lbfgs
 from kernax.kernels import (
@@ -18,6 +18,7 @@ from kernax.kernels import (
     ArcCosine,
     Constant,
     Cosine,
+    CubicSpline,
     Erf,
     FeatureMap,
     GaussianPair,
@@ -34,9 +35,10 @@ from kernax.kernels import (
     Scale,
     Select,
     Sum,
+    ThinPlate,
     Warp,
 )
-from kernax.model import Conditioned, Model, condition
+from kernax.model import Conditioned, Model, condition, with_noise
 from kernax.parameters import (
     AbstractBijector,
     Gamma,
@@ -77,7 +79,21 @@ from kernax.posterior import (
 )
 from kernax.report import report
 from kernax.selection import (
+    Discrepancy,
+    LCurve,
     LikelihoodTerms,
+    RidgeChoice,
+    RidgePath,
+    SelectorTable,
+    compare_selectors,
+    default_ridges,
+    discrepancy,
+    effective_degrees_of_freedom,
+    fold_mse,
+    gcv,
+    kfold_mse,
+    kfold_residuals,
+    l_curve,
     likelihood_terms,
     log_marginal_likelihood,
     loo_mean,
@@ -86,6 +102,8 @@ from kernax.selection import (
     loo_residuals,
     loo_variance,
     negative_log_marginal_likelihood,
+    ridge_path,
+    select_ridge,
 )
 from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result
 
@@ -106,7 +124,9 @@ __all__ = [
     "Conditioned",
     "Constant",
     "Cosine",
+    "CubicSpline",
     "Data",
+    "Discrepancy",
     "Eigh",
     "Erf",
     "FailedError",
@@ -116,6 +136,7 @@ __all__ = [
     "GaussianPair",
     "HalfNormal",
     "Interval",
+    "LCurve",
     "LikelihoodTerms",
     "Linear",
     "LogNormal",
@@ -135,20 +156,34 @@ __all__ = [
     "ReLU",
     "Real",
     "Result",
+    "RidgeChoice",
+    "RidgePath",
     "Scale",
     "Select",
+    "SelectorTable",
     "Softplus",
     "Sum",
+    "ThinPlate",
     "Warp",
+    "compare_selectors",
     "condition",
     "constrain",
     "covariance",
+    "default_ridges",
+    "discrepancy",
+    "effective_degrees_of_freedom",
     "error_bound",
     "fit",
+    "fold_mse",
     "freeze",
+    "gcv",
     "initialise",
     "interval",
+    "kfold_mse",
+    "kfold_residuals",
+    "l_curve",
     "lbfgs",
+    "learners",
     "likelihood_terms",
     "log_jacobian",
     "log_marginal_likelihood",
@@ -169,12 +204,15 @@ __all__ = [
     "ravel",
     "real",
     "report",
+    "ridge_path",
     "rkhs_inner",
     "rkhs_norm",
     "sample",
+    "select_ridge",
     "trainable",
     "unconstrain",
     "variance",
     "with_bijector",
+    "with_noise",
     "with_prior",
 ]

@@ -4,9 +4,10 @@ from kernax.kernels._activations import AbstractActivation, Erf, GaussianPair, R
 from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._inputs import FeatureMap, Select, Warp
-from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, check_same_columns, num_rows
+from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, check_same_columns, free_functions, num_rows
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
 from kernax.kernels._periodic import Cosine, Periodic
+from kernax.kernels._spline import CubicSpline, ThinPlate
 from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ArcCosine",
     "Constant",
     "Cosine",
+    "CubicSpline",
     "Erf",
     "FeatureMap",
     "GaussianPair",
@@ -37,8 +39,10 @@ __all__ = [
     "Scale",
     "Select",
     "Sum",
+    "ThinPlate",
     "Warp",
     "as_rows",
     "check_same_columns",
+    "free_functions",
     "num_rows",
 ]

@@ -19,8 +19,7 @@ from kernax.solvers._factor import (
     jitter_ladder,
     masked_gram,
     mean_diagonal,
-    rounding_level,
-    status,
+    rounding_share,
     system_matrix,
 )
 from kernax.solvers._result import Result
@@ -43,6 +42,30 @@ class RawEigh(derivatives.AbstractRaw):
         return matmul(self.vectors / self.values, self.vectors.T)
 
 
+class Outlook(eqx.Module):
+    """What decides, for any noise, whether the matrix can be factorised: a few numbers, found once."""
+
+    lowest: Float[Array, ""]
+    """The smallest eigenvalue of K."""
+    mean_diagonal: Float[Array, ""]
+    largest_diagonal: Float[Array, ""]
+    count: Float[Array, ""]
+    failure: Any
+    """The status if no jitter is enough."""
+
+    def at(self, noise: Float[Array, ""], max_jitter: float | None) -> tuple[Float[Array, ""], Any]:
+        """The least jitter that lifts all eigenvalues above rounding, and the status."""
+        dtype = self.lowest.dtype
+        rungs = jnp.asarray(jitter_ladder(dtype, max_jitter), dtype) * (self.mean_diagonal + noise)
+        floor = rounding_share(self.count) * (self.largest_diagonal + noise)
+        jitter = jnp.min(jnp.where(self.lowest + noise + rungs > floor, rungs, jnp.inf))
+        good = Result.where((noise == 0) & (jitter > 0), Result.singular, Result.successful)
+        failure = Result.where(jnp.isfinite(noise), self.failure, Result.nonfinite)
+        ok = jnp.isfinite(jitter)
+        result = Result.where(self.count > 0, Result.where(ok, good, failure), Result.empty)
+        return jnp.where(ok, jitter, 0.0), result
+
+
 class SpectralFactor(AbstractFactor):
     """A factor that can be moved to another noise: what a whole ridge path asks for.
 
@@ -52,6 +75,7 @@ class SpectralFactor(AbstractFactor):
 
     gram: Float[Array, "n n"]
     spectrum: derivatives.Spectrum
+    outlook: Outlook
     noise: Float[Array, ""]
     mask: Bool[Array, " n"]
     jitter: Float[Array, ""]
@@ -60,18 +84,18 @@ class SpectralFactor(AbstractFactor):
 
     def solve(self, b):
         on_rows = jnp.where(self.mask[:, None], b[:, None] if b.ndim == 1 else b, 0.0)
-        answer = derivatives.shifted_solve(self.gram, self.spectrum, self._shift, on_rows)
+        answer = derivatives.shifted_solve(self.gram, self._spectrum, self._shift, on_rows)
         return self._or_nan(answer.reshape(b.shape))
 
     def logdet(self):
-        return self._or_nan(derivatives.shifted_logdet(self.gram, self.spectrum, self._shift))
+        return self._or_nan(derivatives.shifted_logdet(self.gram, self._spectrum, self._shift))
 
     def inverse_diagonal(self):
-        entries = derivatives.shifted_inverse_diagonal(self.gram, self.spectrum, self._shift, 1)
+        entries = derivatives.shifted_inverse_diagonal(self.gram, self._spectrum, self._shift, 1)
         return self._or_nan(jnp.where(self.mask, entries, 1.0))
 
     def inverse_blocks(self, rows):
-        return self._or_nan(derivatives.shifted_inverse_blocks(self.gram, self.spectrum, self._shift, rows, 1))
+        return self._or_nan(derivatives.shifted_inverse_blocks(self.gram, self._spectrum, self._shift, rows, 1))
 
     def condition_estimate(self):
         values = jnp.where(self.spectrum.counts, self.spectrum.values + self._shift, jnp.nan)
@@ -81,7 +105,15 @@ class SpectralFactor(AbstractFactor):
         noise = jnp.asarray(noise, self.gram.dtype)
         if noise.ndim:
             raise ValueError("a spectral factor moves to another noise only if the noise is one number for all rows.")
-        return _assemble(self.gram, self.spectrum, noise, self.mask, self.max_jitter)
+        return _assemble(self.gram, self.spectrum, self.outlook, noise, self.mask, self.max_jitter)
+
+    @property
+    def _spectrum(self) -> derivatives.Spectrum:
+        """What failed answers as the identity, behind a NaN that is chosen last. Only the eigenvalues are exchanged: they are
+        one vector per noise, where the vectors are one matrix for all."""
+        stand_in = 1.0 - jax.lax.stop_gradient(self._shift)
+        values = jnp.where(is_usable(self.result), self.spectrum.values, stand_in)
+        return derivatives.Spectrum(self.spectrum.vectors, values, self.spectrum.counts)
 
     @property
     def _shift(self) -> Float[Array, ""]:
@@ -106,8 +138,9 @@ class Eigh(AbstractSolver):
         if noise.ndim == 1:
             return _dense(system_matrix(gram, noise, mask), noise, mask, self.max_jitter)
         gram = masked_gram(gram, mask)
-        spectrum = _decompose(jax.lax.stop_gradient(gram), mask)
-        return _assemble(gram, spectrum, noise, mask, self.max_jitter)
+        constant = jax.lax.stop_gradient(gram)
+        spectrum = _decompose(constant, mask)
+        return _assemble(gram, spectrum, _outlook(constant, spectrum, mask), noise, mask, self.max_jitter)
 
 
 def _decompose(gram: Float[Array, "n n"], mask: Bool[Array, " n"]) -> derivatives.Spectrum:
@@ -123,50 +156,50 @@ def _decompose(gram: Float[Array, "n n"], mask: Bool[Array, " n"]) -> derivative
     return derivatives.Spectrum(vectors, jnp.where(sound, values, jnp.nan), counts)
 
 
+def _outlook(matrix: Float[Array, "n n"], spectrum: derivatives.Spectrum, mask: Bool[Array, " n"]) -> Outlook:
+    entries = jnp.where(mask, diagonal(matrix), 0.0)
+    # An eigenvalue that is no number shows entries that are none; only such a failure is worth a pass over the matrix.
+    sound = jnp.isfinite(spectrum.values[0])
+    finite = jax.lax.cond(sound, lambda: jnp.asarray(True), lambda: jnp.all(jnp.isfinite(matrix)))
+    return Outlook(
+        lowest=jnp.min(jnp.where(spectrum.counts, spectrum.values, jnp.inf)),
+        mean_diagonal=mean_diagonal(entries, mask),
+        largest_diagonal=jnp.max(entries),
+        count=jnp.sum(mask).astype(matrix.dtype),
+        failure=Result.where(finite, Result.not_positive_definite, Result.nonfinite),
+    )
+
+
 def _dense(
     matrix: Float[Array, "n n"], noise: Float[Array, " n"], mask: Bool[Array, " n"], max_jitter: float | None
 ) -> DenseFactor:
     constant = jax.lax.stop_gradient(matrix)
     spectrum = _decompose(constant, mask)
-    ok, jitter = _least_jitter(spectrum, jnp.zeros((), matrix.dtype), diagonal(constant), mask, max_jitter)
-    identity = jnp.eye(mask.shape[0], dtype=matrix.dtype)
+    jitter, result = _outlook(constant, spectrum, mask).at(jnp.zeros((), matrix.dtype), max_jitter)
+    ok = is_usable(result)
+    noise_free = jnp.any(jnp.where(mask, jax.lax.stop_gradient(noise), 1.0) == 0)
+    result = Result.where(ok & ~noise_free, Result.successful, result)
     raw = RawEigh(spectrum.vectors, jnp.where(spectrum.counts & ok, spectrum.values + jitter, 1.0))
-    result = status(ok, constant, jax.lax.stop_gradient(noise), mask, jitter)
-    return DenseFactor(matrix + jitter * identity, raw, mask, jitter, result)
+    return DenseFactor(matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype), raw, mask, jitter, result)
 
 
 def _assemble(
     gram: Float[Array, "n n"],
     spectrum: derivatives.Spectrum,
+    outlook: Outlook,
     noise: Float[Array, ""],
     mask: Bool[Array, " n"],
     max_jitter: float | None,
 ) -> SpectralFactor:
-    constant, fixed_noise = jax.lax.stop_gradient((gram, noise))
-    ok, jitter = _least_jitter(spectrum, fixed_noise, diagonal(constant) + fixed_noise, mask, max_jitter)
-    # NaN in the noise is a failure that the Gram matrix does not show.
-    finite = jnp.isfinite(fixed_noise)
-    result = Result.where(finite, status(ok, constant, fixed_noise, mask, jitter), Result.nonfinite)
-    # What failed answers as the identity, behind a NaN that is chosen last. Only the eigenvalues are exchanged: they are
-    # one vector per noise, where the vectors are one matrix for all.
-    noise = jnp.where(finite, noise, 0.0)
-    values = jnp.where(ok, spectrum.values, 1.0 - jax.lax.stop_gradient(noise))
-    spectrum = derivatives.Spectrum(spectrum.vectors, values, spectrum.counts)
+    jitter, result = outlook.at(jax.lax.stop_gradient(noise), max_jitter)
+    noise = jnp.where(jnp.isfinite(noise), noise, 0.0)
     return SpectralFactor(
-        gram=gram, spectrum=spectrum, noise=noise, mask=mask, jitter=jitter, result=result, max_jitter=max_jitter
+        gram=gram,
+        spectrum=spectrum,
+        outlook=outlook,
+        noise=noise,
+        mask=mask,
+        jitter=jitter,
+        result=result,
+        max_jitter=max_jitter,
     )
-
-
-def _least_jitter(
-    spectrum: derivatives.Spectrum,
-    shift: Float[Array, ""],
-    entries: Float[Array, " n"],
-    mask: Bool[Array, " n"],
-    max_jitter: float | None,
-) -> tuple[Bool[Array, ""], Float[Array, ""]]:
-    """Whether some rung of the ladder lifts all eigenvalues above rounding, and the lowest that does."""
-    rungs = jnp.asarray(jitter_ladder(entries.dtype, max_jitter), entries.dtype) * mean_diagonal(entries, mask)
-    lowest = jnp.min(jnp.where(spectrum.counts, spectrum.values, jnp.inf)) + shift
-    enough = lowest + rungs > jnp.max(jnp.where(mask, rounding_level(entries, mask), 0.0))
-    ok = jnp.any(enough)
-    return ok, jnp.where(ok, rungs[jnp.argmax(enough)], 0.0)

@@ -147,7 +147,12 @@ def diagonal(matrix: Float[Array, "n n"]) -> Float[Array, " n"]:
 def rounding_level(diagonal: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, " n"]:
     """What elimination leaves of each diagonal entry by rounding alone: a pivot no larger than that of its own row shows a
     matrix that is singular as far as its numbers can tell."""
-    return 4 * jnp.finfo(diagonal.dtype).eps * jnp.sqrt(jnp.sum(mask)).astype(diagonal.dtype) * diagonal
+    return rounding_share(jnp.sum(mask).astype(diagonal.dtype)) * diagonal
+
+
+def rounding_share(count: Float[Array, ""]) -> Float[Array, ""]:
+    """The share of a diagonal entry that elimination of that many rows leaves by rounding alone."""
+    return 4 * jnp.finfo(count.dtype).eps * jnp.sqrt(count)
 
 
 def mean_diagonal(diagonal: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, ""]:
