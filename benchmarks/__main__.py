@@ -19,6 +19,7 @@ MODULES = {
     "gram": "gram",
     "network_gram": "network_gram",
     "fit": "fit",
+    "lasso_path": "lasso_path",
     "memory": "memory",
     "import": "import_time",
     "accuracy": "accuracy",

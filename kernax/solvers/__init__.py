@@ -3,20 +3,24 @@
 from kernax.solvers._cholesky import Cholesky, draw_root, factorise_matrix
 from kernax.solvers._eigh import Eigh, SpectralFactor
 from kernax.solvers._factor import AbstractFactor, AbstractSolver, DenseFactor, is_usable
+from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._result import FailedError, Result, result_name, throw_unless
 
 __all__ = [
     "AbstractFactor",
     "AbstractSolver",
     "Cholesky",
+    "ColumnFactor",
     "DenseFactor",
     "Eigh",
     "FailedError",
     "Result",
     "SpectralFactor",
     "draw_root",
+    "factorise_columns",
     "factorise_matrix",
     "is_usable",
     "result_name",
+    "solve_saddle_point",
     "throw_unless",
 ]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kernax.solvers import _lapack
 
@@ -90,3 +90,27 @@ def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
     if _lapack.is_available(upper):
         return lax.platform_dependent(upper, cpu=_lapack.potri, default=by_solves)
     return by_solves(upper)
+
+
+@_one_at_a_time_on_cpu
+def qr(matrix: Float[Array, "n q"]) -> tuple[Float[Array, "n q"], Float[Array, "q q"], Int[Array, " q"]]:
+    """`Q`, `R` and the order with `matrix[:, order] = Q R`, for n ≥ q; pivoted, so that the diagonal of R descends.
+
+    XLA offers it on CPU and GPU.
+    """
+    q, r, order = lax.linalg.qr(matrix, pivoting=True, full_matrices=False)
+    return q, r, order
+
+
+@_one_at_a_time_on_cpu
+def lu(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Int[Array, " n"]]:
+    """`L` (below its unit diagonal) and `U` in one matrix, and the order of rows with `matrix[order] = L U`."""
+    packed, _, order = lax.linalg.lu(matrix)
+    return packed, order
+
+
+@_one_at_a_time_on_cpu
+def solve_lu(packed: Float[Array, "n n"], order: Int[Array, " n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """`matrix⁻¹ b` from what `lu` gives."""
+    half = lax.linalg.triangular_solve(packed, b[order], left_side=True, lower=True, unit_diagonal=True)
+    return lax.linalg.triangular_solve(packed, half, left_side=True, lower=False)

@@ -1,0 +1,98 @@
+"""Explicit feature maps: callables of one point, which serve the linear learners and `kx.FeatureMap` alike."""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kernax._arrays import as_floats, matmul
+from kernax.parameters import Parametrised, as_function, positive, real
+
+
+class PolynomialFeatures(eqx.Module):
+    """All monomials of a point's coordinates of degree 1 to `degree`; `interactions=False` keeps the pure powers only.
+
+    The constant is not among them, since it is the intercept of the learner; `constant=True` puts it first (for
+    `kx.FeatureMap`, or with `intercept=False`). d coordinates make `C(d + degree, degree) - 1` features, or `d · degree`.
+    """
+
+    degree: int = eqx.field(static=True)
+    interactions: bool = eqx.field(static=True, default=True)
+    constant: bool = eqx.field(static=True, default=False, kw_only=True)
+
+    def __check_init__(self):
+        if not isinstance(self.degree, int) or self.degree < 1:
+            raise ValueError(f"PolynomialFeatures.degree must be a whole number, 1 or more, got {self.degree!r}.")
+
+    def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
+        if a.ndim != 1:
+            raise ValueError(f"PolynomialFeatures takes a point of d coordinates, got shape {a.shape}.")
+        # A factor that is left out stands as a 1 behind the coordinates; products, and no powers, since these have no
+        # derivative at 0 in some of their arguments.
+        padded = jnp.append(a, 1.0)
+        factors = padded[jnp.asarray(self._exponents(a.shape[0]))]
+        product = factors[:, 0]
+        for column in range(1, self.degree):
+            product = product * factors[:, column]
+        return product
+
+    def _exponents(self, d: int) -> np.ndarray:
+        """One row a monomial: the coordinates that are multiplied, filled up with d."""
+        rows: list[tuple[int, ...]] = [()] if self.constant else []
+        for degree in range(1, self.degree + 1):
+            if self.interactions:
+                rows += itertools.combinations_with_replacement(range(d), degree)
+            else:
+                rows += [(j,) * degree for j in range(d)]
+        return np.array([row + (d,) * (self.degree - len(row)) for row in rows])
+
+
+class FourierFeatures(Parametrised):
+    """`scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]` for angular frequencies `ω`, one a row."""
+
+    frequencies: Float[Array, "m d"] = real()
+    scale: Float[Array, ""] = positive(default=1.0, scalar=True)
+
+    def __check_init__(self):
+        if self.frequencies.ndim != 2:
+            raise ValueError(
+                f"FourierFeatures.frequencies has shape {self.frequencies.shape}; kernax wants (m, d), one frequency a row: "
+                "for points with one coordinate write frequencies[:, None]."
+            )
+
+    def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
+        if a.shape != self.frequencies.shape[1:]:
+            raise ValueError(
+                f"the frequencies have {self.frequencies.shape[1]} coordinates, but a point has shape {a.shape}."
+            )
+        phases = matmul(self.frequencies, a)
+        return self.scale * jnp.concatenate([jnp.cos(phases), jnp.sin(phases)])
+
+
+def random_fourier_features(key: Key[Array, ""], num: int, lengthscale: Any) -> FourierFeatures:
+    """`num` frequencies drawn so that `φ(a)·φ(b)` is `exp(-|a - b|²/2ℓ²)` on average, with an error of about `1/√num`.
+
+    `lengthscale` has one entry a coordinate (a vector of one for points on a line). Derivatives with respect to it are those
+    of the frequencies `z/ℓ`.
+    """
+    lengthscale = as_floats(lengthscale, "lengthscale")
+    if lengthscale.ndim != 1:
+        raise ValueError(
+            f"lengthscale has shape {lengthscale.shape}; random_fourier_features wants one a coordinate: jnp.full(d, ℓ)."
+        )
+    draws = jax.random.normal(key, (num, lengthscale.shape[0]), lengthscale.dtype)
+    return FourierFeatures(draws / lengthscale, scale=jnp.asarray(num**-0.5, lengthscale.dtype))
+
+
+def columns(a: Array) -> Array:
+    """The coordinates themselves."""
+    return a
+
+
+def as_features(value: Any) -> Any:
+    """A feature map as a module; None stands for the coordinates themselves."""
+    return as_function(columns if value is None else value)

@@ -1,0 +1,166 @@
+"""Ordinary least squares and ridge regression on explicit features."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import matmul
+from kernax.data import Data
+from kernax.learners._design import AbstractLinearFit, Design, as_penalties, check_data, make_design
+from kernax.learners._features import as_features
+from kernax.solvers import Result, factorise_columns, factorise_matrix, is_usable, solve_saddle_point, throw_unless
+
+FORMS = ("primal", "dual", "saddle_point")
+
+
+class LeastSquaresFit(AbstractLinearFit):
+    """Ordinary least squares: coefficients (q,) or (q, p), and what one factorisation says about every row.
+
+    `leverage` is `ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the share that row i has in its own fitted value; it sums to `rank`, which counts
+    the intercept. Where `result` is no success, all numbers but the rank are NaN.
+    """
+
+    features: Any
+    coefficients: Float[Array, "q *p"]
+    intercept: Float[Array, "*p"]
+    residuals: Float[Array, "n *p"]
+    leverage: Float[Array, " n"]
+    rank: Int[Array, ""]
+    result: Any
+
+    @property
+    def interpolated(self) -> Bool[Array, " n"]:
+        """The rows whose leverage is 1 to rounding: the fit goes through them, and without them has no unique answer."""
+        margin = 10 * jnp.finfo(self.leverage.dtype).eps * self.leverage.shape[-1]
+        return self.leverage >= 1.0 - margin
+
+    @property
+    def loo_residuals(self) -> Float[Array, "n *p"]:
+        """`y_i - f^(-i)(x_i)` for every i without a refit, `rᵢ/(1 - ℓᵢ²)`; NaN in rows that are `interpolated`."""
+        through = self.interpolated
+        room = jnp.where(through, 1.0, 1.0 - self.leverage)
+        if self.residuals.ndim > self.leverage.ndim:
+            through, room = through[..., None], room[..., None]
+        return jnp.where(through, jnp.nan, self.residuals / room)
+
+
+class RidgeFit(AbstractLinearFit):
+    """Ridge regression: coefficients (q,) or (q, p), the form that was solved, and the jitter that it took."""
+
+    features: Any
+    coefficients: Float[Array, "q *p"]
+    intercept: Float[Array, "*p"]
+    penalty: Float[Array, ""]
+    jitter: Float[Array, ""]
+    result: Any
+    form: str = eqx.field(static=True)
+
+
+def least_squares(data: Any, *, features: Any = None, intercept: bool = True, throw: bool = True) -> LeastSquaresFit:
+    """The smallest `‖y - Φθ‖²`, by a QR factorisation of the design, O(nq²).
+
+    `features` is a map of one point to a vector (default: the columns of x). Columns that depend linearly on each other
+    are told as `rank_deficient`. An eager call raises `FailedError` then; `throw=False` returns the status instead.
+    Derivatives with respect to y, x and the feature map's parameters are right in any order.
+    """
+    check_data(data, "least_squares")
+    fit = _least_squares(data, as_features(features), intercept)
+    if throw:
+        throw_unless((), fit.result, "least squares")
+    return fit
+
+
+@eqx.filter_jit
+def _least_squares(data: Data, features: Any, intercept: bool) -> LeastSquaresFit:
+    design = make_design(data, features, intercept)
+    n, q = design.matrix.shape
+    if n < q + intercept:
+        raise ValueError(
+            f"least squares wants as many rows as coefficients, got {n} rows for {q + intercept} coefficients (with the "
+            "intercept): give more rows or fewer features, or use learners.ridge."
+        )
+    factor = factorise_columns(design.matrix)
+    result = Result.where(design.result == Result.successful, factor.result, design.result)
+    coefficients = _or_nan(result, factor.solve(design.targets))
+    leverage = factor.leverage()
+    if intercept:
+        leverage = leverage + data.mask / jnp.maximum(data.count, 1)
+    return LeastSquaresFit(
+        features=design.features,
+        coefficients=coefficients,
+        intercept=design.intercept(coefficients),
+        residuals=_or_nan(result, data.zero_where_masked(design.targets - matmul(design.matrix, coefficients))),
+        leverage=_or_nan(result, data.zero_where_masked(leverage)),
+        rank=factor.rank + (jnp.any(data.mask) if intercept else 0),
+        result=result,
+    )
+
+
+def ridge(
+    data: Any, penalty: Any, *, features: Any = None, intercept: bool = True, form: str | None = None, throw: bool = True
+) -> RidgeFit:
+    """The smallest `‖y - Φθ‖² + λ‖θ‖²`; the intercept is not penalised.
+
+    Three forms of one answer: `primal`, `θ = (ΦᵀΦ + λI)⁻¹Φᵀy`, O(nq² + q³); `dual`, `θ = Φᵀ(ΦΦᵀ + λI)⁻¹y`, O(n²q + n³);
+    `saddle_point`, `[[λI, Φᵀ], [Φ, -I]] [θ; r] = [0; y]`, O((n + q)³), which squares no condition number. By default the
+    cheaper of the first two, by the shape of Φ. With λ = 0 this is least squares, and may be `rank_deficient`.
+    """
+    check_data(data, "ridge")
+    if form is not None and form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, or None for the cheaper one, got {form!r}.")
+    fit = _ridge(data, as_penalties(penalty, "penalty"), as_features(features), intercept, form)
+    if throw:
+        throw_unless((), fit.result, "ridge regression")
+    return fit
+
+
+@eqx.filter_jit
+def _ridge(data: Data, penalty: Float[Array, ""], features: Any, intercept: bool, form: str | None) -> RidgeFit:
+    design = make_design(data, features, intercept)
+    penalty = penalty.astype(data.dtype)
+    n, q = design.matrix.shape
+    form = form or ("primal" if q <= n else "dual")
+    coefficients, jitter, result = _SOLUTIONS[form](design, penalty, data.mask)
+    # With λ = 0 a jittered answer is one of many.
+    result = Result.where(result == Result.singular, Result.rank_deficient, result)
+    result = Result.where(jnp.isfinite(penalty) & (penalty >= 0), result, Result.nonfinite)
+    result = Result.where(design.result == Result.successful, result, design.result)
+    coefficients = _or_nan(result, coefficients)
+    return RidgeFit(
+        features=design.features,
+        coefficients=coefficients,
+        intercept=design.intercept(coefficients),
+        penalty=penalty,
+        jitter=jitter,
+        result=result,
+        form=form,
+    )
+
+
+def _primal(design: Design, penalty: Float[Array, ""], mask: Bool[Array, " n"]) -> tuple[Array, Array, Any]:
+    del mask
+    q = design.matrix.shape[1]
+    moments = matmul(design.matrix.T, design.matrix) + penalty * jnp.eye(q, dtype=penalty.dtype)
+    factor = factorise_matrix(moments, penalty, jnp.ones(q, bool))
+    return factor.solve(matmul(design.matrix.T, design.targets)), factor.jitter, factor.result
+
+
+def _dual(design: Design, penalty: Float[Array, ""], mask: Bool[Array, " n"]) -> tuple[Array, Array, Any]:
+    shifted = matmul(design.matrix, design.matrix.T) + jnp.diag(jnp.where(mask, penalty, 1.0))
+    factor = factorise_matrix(shifted, penalty, mask)
+    return matmul(design.matrix.T, factor.solve(design.targets)), factor.jitter, factor.result
+
+
+def _saddle_point(design: Design, penalty: Float[Array, ""], mask: Bool[Array, " n"]) -> tuple[Array, Array, Any]:
+    del mask
+    coefficients, result = solve_saddle_point(design.matrix, penalty, design.targets)
+    return coefficients, jnp.zeros((), penalty.dtype), result
+
+
+_SOLUTIONS = {"primal": _primal, "dual": _dual, "saddle_point": _saddle_point}
+
+
+def _or_nan(result: Any, values: Array) -> Array:
+    return jnp.where(is_usable(result), values, jnp.nan)
