@@ -23,6 +23,7 @@ MODULES = {
     "memory": "memory",
     "import": "import_time",
     "accuracy": "accuracy",
+    "ridge_path": "ridge_path",
 }
 
 

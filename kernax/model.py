@@ -166,6 +166,10 @@ def with_noise(c: Conditioned, noise: Any) -> Conditioned:
     check_conditioned(c)
     if is_concrete(noise) and not np.all(np.asarray(noise) >= 0):
         raise ValueError(f"a noise is not negative, got {noise}.")
-    noise = jnp.asarray(noise, c.data.dtype)
+    return _with_noise(c, jnp.asarray(noise, c.data.dtype))
+
+
+@eqx.filter_jit
+def _with_noise(c: Conditioned, noise: Float[Array, ""]) -> Conditioned:
     model = eqx.tree_at(lambda m: m.noise, c.model, noise)
     return _conditioned(model, c.data, c.factor.shifted(noise), c.solver)

@@ -63,6 +63,8 @@ def compare_selectors(
     check_model_and_data(model, data, "compare_selectors")
     if not is_concrete((model, data)):
         raise TypeError("compare_selectors prints numbers and so cannot be traced: trace select_ridge instead.")
+    if model.noise.ndim:
+        raise ValueError("compare_selectors chooses one noise for all rows; this model has one per row.")
     c = condition(model, data, Eigh())
 
     def one(by: Selector) -> RidgeChoice:

@@ -37,7 +37,11 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     rows want a key. NaN in a fold that leaves no rows to learn from.
     """
     check_conditioned(c)
-    table = as_folds(folds, c.data, key)
+    return _scattered(c, as_folds(folds, c.data, key))
+
+
+@eqx.filter_jit
+def _scattered(c: Conditioned, table: Folds) -> Float[Array, "n *p"]:
     residuals = _by_fold(c, table)
     shape = (c.data.n, *c.alpha.shape[1:])
     # Empty slots point at some row: they add nothing there.
@@ -47,7 +51,11 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
 def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, " k"]:
     """The mean squared residual in each fold left out; NaN for a fold that holds no row."""
     check_conditioned(c)
-    table = as_folds(folds, c.data, key)
+    return _fold_mse(c, as_folds(folds, c.data, key))
+
+
+@eqx.filter_jit
+def _fold_mse(c: Conditioned, table: Folds) -> Float[Array, " k"]:
     squares = _by_fold(c, table) ** 2
     outputs = 1 if squares.ndim == 2 else squares.shape[2]
     return jnp.sum(squares.reshape(squares.shape[0], -1), axis=1) / (table.sizes * outputs)
@@ -55,10 +63,12 @@ def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = No
 
 def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, ""]:
     """The mean over folds of their mean squared residual. An objective: `functools.partial(kx.kfold_mse, folds=5)`."""
-    scores = fold_mse(c, folds, key=key)
-    return mean_over_folds(scores, as_folds(folds, c.data, key))
+    check_conditioned(c)
+    table = as_folds(folds, c.data, key)
+    return mean_over_folds(_fold_mse(c, table), table)
 
 
+@eqx.filter_jit
 def mean_over_folds(scores: Float[Array, " k"], table: Folds) -> Float[Array, ""]:
     """The mean over the folds that hold a row."""
     held = table.sizes > 0

@@ -3,6 +3,7 @@
 `I - H = diag(noise) K̃⁻¹`, so that everything is read off `diag(K̃⁻¹)`, without forming H.
 """
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -15,6 +16,7 @@ def fit_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     return c.data.zero_where_masked((noise[:, None] if noise.ndim < c.alpha.ndim and noise.ndim else noise) * c.alpha)
 
 
+@eqx.filter_jit
 def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, ""]:
     """`tr H = n - Σ noise_i [K̃⁻¹]_ii`: how many free parameters the fit is worth. n at ridge 0, towards 0 as it grows
     (towards the number of polynomials for a spline)."""
@@ -23,6 +25,7 @@ def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, ""]:
     return c.data.count.astype(c.data.dtype) - jnp.sum(left)
 
 
+@eqx.filter_jit
 def gcv(c: Conditioned) -> Float[Array, ""]:
     """`(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`: leave-one-out with every point's leverage set to the mean one. An objective.
 

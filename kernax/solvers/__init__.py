@@ -1,10 +1,11 @@
 """How `K + noise·I` is solved: one factor, a few questions, and their derivatives in one file."""
 
-from kernax.solvers._cholesky import Cholesky, draw_root, factorise_matrix
+from kernax.solvers._cholesky import Cholesky, draw_root, factorise_matrix, solve_definite
 from kernax.solvers._eigh import Eigh, SpectralFactor
 from kernax.solvers._factor import AbstractFactor, AbstractSolver, DenseFactor, is_usable
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._result import FailedError, Result, result_name, throw_unless
+from kernax.solvers._tail import ProjectedFactor
 
 __all__ = [
     "AbstractFactor",
@@ -14,6 +15,7 @@ __all__ = [
     "DenseFactor",
     "Eigh",
     "FailedError",
+    "ProjectedFactor",
     "Result",
     "SpectralFactor",
     "draw_root",
@@ -21,6 +23,7 @@ __all__ = [
     "factorise_matrix",
     "is_usable",
     "result_name",
+    "solve_definite",
     "solve_saddle_point",
     "throw_unless",
 ]

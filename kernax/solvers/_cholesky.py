@@ -83,7 +83,21 @@ def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jnp.where(is_usable(factor.result), lower, jnp.nan)
 
 
+class RawDefinite(derivatives.AbstractRaw):
+    """A itself, factorised anew for every question: for small systems that are asked once."""
+
+    matrix: Float[Array, "n n"]
+
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return _raw.solve_definite(self.matrix, b)
+
+    def logdet(self) -> Float[Array, ""]:
+        return RawCholesky(_raw.cholesky(self.matrix, jnp.zeros((), self.matrix.dtype))).logdet()
+
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        return self.solve(jnp.eye(self.matrix.shape[0], dtype=self.matrix.dtype))
+
+
 def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
     """`A⁻¹ b` for a matrix that is definite as it stands, differentiable; NaN if it is not."""
-    upper = _raw.cholesky(jax.lax.stop_gradient(matrix), jnp.zeros((), matrix.dtype))
-    return derivatives.solve(matrix, RawCholesky(upper), b)
+    return derivatives.solve(matrix, RawDefinite(jax.lax.stop_gradient(matrix)), b)

@@ -109,8 +109,8 @@ class SpectralFactor(AbstractFactor):
 
     @property
     def _spectrum(self) -> derivatives.Spectrum:
-        """What failed answers as the identity, behind a NaN that is chosen last. Only the eigenvalues are exchanged: they are
-        one vector per noise, where the vectors are one matrix for all."""
+        """What failed answers as the identity, behind a NaN that is chosen last. Only the eigenvalues are exchanged: they
+        are one vector per noise, where the vectors are one matrix for all."""
         stand_in = 1.0 - jax.lax.stop_gradient(self._shift)
         values = jnp.where(is_usable(self.result), self.spectrum.values, stand_in)
         return derivatives.Spectrum(self.spectrum.vectors, values, self.spectrum.counts)
