@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
@@ -61,7 +62,7 @@ def compare_selectors(
     discrepancy principle (default: the model's own noise). `table["gcv"]` is the `RidgeChoice`. Eager only.
     """
     check_model_and_data(model, data, "compare_selectors")
-    if not is_concrete((model, data)):
+    if not all(is_concrete(leaf) for leaf in jax.tree.leaves((model, data))):
         raise TypeError("compare_selectors prints numbers and so cannot be traced: trace select_ridge instead.")
     if model.noise.ndim:
         raise ValueError("compare_selectors chooses one noise for all rows; this model has one per row.")

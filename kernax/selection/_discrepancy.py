@@ -58,7 +58,7 @@ def _discrepancy(c: Conditioned, noise_variance: Float[Array, ""]) -> Discrepanc
     eps = jnp.finfo(c.data.dtype).eps
     top = largest_eigenvalue(c)
     # Below, rounding (and jitter against it) decides; above, the fit is 0 to rounding.
-    low = jnp.log(top) + jnp.log(100 * eps * jnp.sqrt(c.data.count))
+    low = jnp.log(top) + jnp.log(100 * eps * jnp.sqrt(c.data.count.astype(top.dtype)))
     high = jnp.log(top) - 0.8 * jnp.log(eps)
 
     def missing(at: Float[Array, ""]) -> Float[Array, ""]:
