@@ -1,4 +1,11 @@
-"""The Gram matrix of infinitely wide ReLU networks of depth 5, jitted, against an RBF Gram matrix of the same size."""
+"""The Gram matrix of infinitely wide ReLU networks of depth 5, jitted, against an RBF Gram matrix of the same size.
+
+There is no goal. What was learned (n = 3000, float64, a busy machine): beyond the writing of the matrix, XLA's `arctan` of a
+square root takes 60 ms, `arctan2` and `arccos` 100 to 110 ms, an exponential 11 ms, and each of the five layers needs one
+angle. The first layer takes 0.1 s by matrix product and about twice that by the differences of 32 columns, which the kink of
+the tangent kernel needs. The NNGP is one fused loop without temporaries. The NTK reads each angle twice, and its plan by XLA
+has 28 loops and 16 matrices between them, which is the likely reason for the ratio of the two.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -6,6 +6,7 @@ and every activation; `_activations.py` says how it stays accurate where two inp
 """
 
 import abc
+import math
 import operator
 from typing import Any
 
@@ -25,13 +26,10 @@ from kernax.kernels._activations import (
     geometric_mean,
     inverse_root,
 )
-from kernax.kernels._distances import centred, squared_distances
+from kernax.kernels._distances import _DIFFERENCES_UP_TO, _ROUGH_DIFFERENCES_UP_TO, centred, squared_distances
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._stationary import check_width
 from kernax.parameters import non_negative, positive
-
-_EXACT_UP_TO = 32
-"""Columns up to which `squared_distances(rough=True)` sums differences, which are exactly 0 for equal rows."""
 
 
 def _as_order(value: Any) -> int:
@@ -236,7 +234,7 @@ def _layer_of_points(a: Array, b: Array, weight: Array, bias: Array) -> Gaussian
 
 
 def _layer_of_rows(x: Array, z: Array | None, weight: Array, bias: Array, *, rough: bool) -> GaussianPair:
-    """The first preactivations of all pairs of rows; with `rough`, the angle as accurate as its kink needs it."""
+    """The first preactivations of all pairs of rows; with `rough`, small angles as accurate as their kink needs it."""
     q_a, u, s_a, zero_a = (t if t.ndim == 2 else t[:, None] for t in _normalised(x, weight, bias))
     q_b, v, s_b, zero_b = (t if t.ndim == 2 else t[:, None] for t in _normalised(x if z is None else z, weight, bias))
     q_b, s_b, zero_b = q_b.T, s_b.T, zero_b.T
@@ -244,10 +242,10 @@ def _layer_of_rows(x: Array, z: Array | None, weight: Array, bias: Array, *, rou
     covariance = bias + matmul(root * x, (root * (x if z is None else z)).T)
     if z is None:
         covariance = jnp.where(jnp.eye(x.shape[0], dtype=bool), q_a, covariance)
-    versine = bias * (s_a - s_b) ** 2 + (zero_a - zero_b) ** 2 + _distances(u, None if z is None else v, rough)
+    versine = bias * (s_a - s_b) ** 2 + (zero_a - zero_b) ** 2 + _distances(u, None if z is None else v, rough=rough)
     if not rough:
         return GaussianPair(q_a, q_b, covariance, 0.5 * versine, jnp.maximum(2.0 - 0.5 * versine, 0.0))
-    vercosine = bias * (s_a + s_b) ** 2 + (zero_a + zero_b) ** 2 + _distances(u, -v, rough)
+    vercosine = bias * (s_a + s_b) ** 2 + (zero_a + zero_b) ** 2 + _distances(u, -v, rough=False)
     return GaussianPair(q_a, q_b, covariance, 0.5 * versine, 0.5 * vercosine)
 
 
@@ -258,7 +256,7 @@ def _normalised(x: Array, weight: Array, bias: Array) -> tuple[Array, Array, Arr
     return q, jnp.sqrt(weight) * x * inverse[..., None], inverse, (q <= 0).astype(q.dtype)
 
 
-def _distances(u: Array, v: Array | None, rough: bool) -> Array:
+def _distances(u: Array, v: Array | None, *, rough: bool) -> Array:
     """Squared distances of normalised rows.
 
     By a matrix product, those of equal rows are 0 to rounding only, and a kink would show the root of that: what rounding
@@ -266,7 +264,8 @@ def _distances(u: Array, v: Array | None, rough: bool) -> Array:
     """
     u, v = centred(u, v)
     distances = squared_distances(u, v, rough=rough)
-    if not rough or u.shape[1] <= _EXACT_UP_TO:
+    if u.shape[1] <= (_ROUGH_DIFFERENCES_UP_TO if rough else _DIFFERENCES_UP_TO):
         return distances
     norms = jnp.sum(u * u, axis=1)[:, None] + jnp.sum((u if v is None else v) ** 2, axis=1)[None, :]
-    return jnp.where(distances > 4.0 * jnp.finfo(u.dtype).eps * jax.lax.stop_gradient(norms), distances, 0.0)
+    rounding = math.sqrt(u.shape[1]) * jnp.finfo(u.dtype).eps * jax.lax.stop_gradient(norms)
+    return jnp.where(distances > rounding, distances, 0.0)
