@@ -36,7 +36,7 @@ def main() -> int:
     jax.config.update("jax_enable_x64", True)
     if listing:
         for name in names:
-            print(f"{name:11s} {(_module(name).__doc__ or '').splitlines()[0]}")
+            print(f"{name:12s} {(_module(name).__doc__ or '').splitlines()[0]}")
         return 0
 
     agreed = True
