@@ -1,0 +1,14 @@
+"""Pictures, with matplotlib: `from kernax import plot`. Every function draws into `ax=` (or a new figure) and returns it."""
+
+try:
+    import matplotlib  # noqa: F401  (optional: said before the files below fail to find it)
+except ImportError as error:
+    raise ImportError('kernax.plot draws with matplotlib: pip install "kernax[plot]" from the repository.') from error
+
+from kernax.plot._gram import gram
+from kernax.plot._l_curve import l_curve
+from kernax.plot._leave_one_out import loo_residuals
+from kernax.plot._posterior import posterior
+from kernax.plot._ridge_choice import ridge_choice, ridge_choices
+
+__all__ = ["gram", "l_curve", "loo_residuals", "posterior", "ridge_choice", "ridge_choices"]

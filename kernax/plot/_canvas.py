@@ -1,0 +1,89 @@
+"""What all pictures share: the Axes they are drawn into, colours, and the refusal of what cannot be drawn."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+from kernax._arrays import is_concrete
+from kernax.model import Conditioned, check_conditioned
+from kernax.solvers import result_name
+
+# Okabe and Ito's colours, told apart by colour-blind readers; in print, the markers and the styles of lines tell them apart.
+BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#777777"
+COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", "-.", ":")
+
+
+def canvas(ax: Any) -> Axes:
+    """The Axes to draw into: those given, or those of a new figure."""
+    if ax is None:
+        # pyplot keeps a list of figures; who brings Axes of their own need not load it.
+        import matplotlib.pyplot as plt
+
+        return plt.subplots(layout="constrained")[1]
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax must be one matplotlib Axes, got {type(ax).__name__}.")
+    return ax
+
+
+def check_finished(of: Any) -> None:
+    """Refuse what is still being traced."""
+    if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
+        raise TypeError("a picture shows finished numbers: draw outside jit, grad and vmap.")
+
+
+def check_single(of: Any, one: Any) -> None:
+    """Refuse a batch: `one` is a number that a batch has many of."""
+    if np.ndim(one):
+        raise ValueError(
+            f"a picture shows one {type(of).__name__}, got a batch of shape {np.shape(one)}: "
+            "take one of them, jax.tree.map(lambda leaf: leaf[i], batch)."
+        )
+
+
+def check_drawable(c: Any) -> Conditioned:
+    """Refuse what has not seen data, is traced, is a batch, or holds no numbers."""
+    check_conditioned(c)
+    check_finished(c)
+    check_single(c, c.jitter)
+    if not bool(c.ok):
+        raise ValueError(f"there is nothing to draw: conditioning ended as {result_name(c.result)}.")
+    return c
+
+
+def by_output(values: Any) -> np.ndarray:
+    """Values with one column per output, whether there are several or one."""
+    values = np.asarray(values)
+    return values[:, None] if values.ndim == 1 else values
+
+
+def output_name(j: int, outputs: int) -> str:
+    """What tells a legend which output is meant; nothing if there is one."""
+    return f", output {j}" if outputs > 1 else ""
+
+
+def name_ticks(axis: Any, values: np.ndarray) -> None:
+    """A logarithmic axis names powers of ten; where it holds few of them, plain numbers read better."""
+    values = values[np.isfinite(values) & (values > 0)]
+    span = values.max() / values.min() if len(values) else np.inf
+    if span < 300:
+        # 1, 2, 5, 10, …; within less than half a decade, round steps.
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if span > 5 else MaxNLocator(5))
+        axis.set_major_formatter(StrMethodFormatter("{x:.6g}"))
+        axis.set_minor_locator(NullLocator())
+
+
+def legend_above(ax: Axes, rows: int) -> None:
+    """A legend in two columns, above what is drawn; who draws more has the axis fitted again."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + (0.04 + 0.075 * rows) * (high - low), auto=True)
+    ax.legend(loc="upper center", ncols=2, fontsize="small")
+
+
+def say(ax: Axes, text: str) -> None:
+    """A line of the legend that stands for no mark in the picture."""
+    ax.plot([], [], color=VERMILION, marker="x", linestyle="none", label=text)

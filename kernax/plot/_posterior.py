@@ -1,0 +1,85 @@
+"""The posterior of a function of one variable: mean, band, samples, data."""
+
+from statistics import NormalDist
+from typing import Any
+
+import jax
+import numpy as np
+
+from kernax.model import Conditioned
+from kernax.plot._canvas import COLOURS, LINES, MARKERS, Axes, by_output, canvas, check_drawable, legend_above, output_name
+from kernax.posterior import predict, sample
+
+
+def posterior(
+    c: Any,
+    x: Any = None,
+    *,
+    num_samples: int = 0,
+    key: Any = None,
+    noisy: bool = False,
+    level: float = 0.95,
+    ax: Any = None,
+) -> Axes:
+    """Mean and band of a conditioned model of one input column, with its data and functions drawn from it.
+
+    The band holds the function, or with `noisy=True` a new observation, with probability `level` at each place. Samples are
+    functions, without noise. `x` defaults to 400 places across the data and a little beyond. All outputs are drawn; masked
+    rows are not.
+    """
+    c = check_drawable(c)
+    _check_one_column(c)
+    if not 0 < level < 1:
+        raise ValueError(f"level is a probability between 0 and 1, got {level}.")
+    if num_samples and key is None:
+        raise ValueError("samples are random: give a key, such as key=jax.random.key(0).")
+    places = _places(c, x)
+    mean, variance, _ = predict(c, places[:, None], noisy=noisy)
+    means, width = by_output(mean), NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(variance))
+    draws = np.asarray(sample(c, places[:, None], key=key, num_samples=num_samples)) if num_samples else []
+    mask = np.asarray(c.data.mask)
+    known, targets = np.asarray(c.data.x)[mask, 0], by_output(c.data.y)[mask]
+    outputs = means.shape[1]
+
+    ax = canvas(ax)
+    band = f"{100 * level:.3g} % band of {'new observations' if noisy else 'the function'}"
+    for j in range(outputs):
+        # Bands and samples have their mean's colour: the legend names them once.
+        name, colour, once = output_name(j, outputs), COLOURS[j % len(COLOURS)], j == 0
+        low, high = means[:, j] - width, means[:, j] + width
+        ax.fill_between(places, low, high, color=colour, alpha=0.22, linewidth=0, label=band if once else None)
+        for i in range(num_samples):
+            line = draws[i].reshape(means.shape)[:, j]
+            ax.plot(places, line, color=colour, linewidth=0.6, alpha=0.7, label="samples" if once and i == 0 else None)
+        ax.plot(places, means[:, j], color=colour, linestyle=LINES[j % len(LINES)], linewidth=1.5, label=f"mean{name}")
+        dots = {"marker": MARKERS[j % len(MARKERS)], "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.6}
+        fill = colour if outputs > 1 else "black"
+        ax.plot(known, targets[:, j], linestyle="none", color=fill, label=f"data{name}", **dots)
+    ax.set(xlabel="x", ylabel="y")
+    legend_above(ax, 2 if outputs == 1 else 1 + outputs)
+    return ax
+
+
+def _check_one_column(c: Conditioned) -> None:
+    leaves = jax.tree.leaves(c.data.x)
+    if len(leaves) != 1 or leaves[0].ndim != 2 or leaves[0].shape[1] != 1:
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves)
+        raise ValueError(
+            f"a posterior is drawn over one input column, and the data's inputs have shape {shapes}: "
+            "choose a line through them and draw kx.predict along it."
+        )
+
+
+def _places(c: Conditioned, x: Any) -> np.ndarray:
+    """Where to draw, in order: the places given, or 400 across the data and a tenth of its width beyond."""
+    if x is None:
+        known = np.asarray(c.data.x)[np.asarray(c.data.mask), 0]
+        low, high = known.min(), known.max()
+        beyond = 0.1 * (high - low) or 1.0
+        return np.linspace(low - beyond, high + beyond, 400).astype(c.data.dtype)
+    places = np.asarray(x)
+    if places.ndim == 2 and places.shape[1] == 1:
+        places = places[:, 0]
+    if places.ndim != 1 or not len(places):
+        raise ValueError(f"x has shape {np.shape(x)}: give places along one axis, (m,) or (m, 1).")
+    return np.sort(places)
