@@ -37,10 +37,11 @@ def ridge_choice(choice: RidgeChoice, *, ax: Any = None) -> Axes:
     ax.set(xlabel="ridge", ylabel=_CRITERIA[choice.by])
     _scale(ax, choice.by, ridges, values)
     status = result_name(choice.result)
+    if choice.target is not None:
+        target = float(choice.target)
+        ax.axhline(target, color=GREY, linestyle="--", linewidth=1, label=f"the noise's variance, {target:.3g}")
     if np.isfinite(ridge) and np.isfinite(value):
-        if choice.by == "discrepancy":
-            ax.axhline(value, color=GREY, linestyle="--", linewidth=1, label=f"the noise's variance, {value:.3g}")
-        else:
+        if choice.target is None:
             ax.axvline(ridge, color=GREY, linestyle=":", linewidth=1)
         note = "" if status == "successful" else f" ({status.replace('_', ' ')})"
         ax.plot(ridge, value, color=VERMILION, marker="D", markersize=7, linestyle="none", label=f"ridge {ridge:.3g}{note}")

@@ -9,14 +9,14 @@ from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.model import Model, check_model_and_data, condition
+from kernax.model import Model, check_model_and_data
 from kernax.selection._discrepancy import mean_squared_residual
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import log_marginal_likelihood
 from kernax.selection._ridge_path import fitted_norm
-from kernax.selection._select import SELECTORS, RidgeChoice, Selector, choose
+from kernax.selection._select import SELECTORS, RidgeChoice, Selector, choose, spectral
 from kernax.selection._smoother import effective_degrees_of_freedom, gcv
-from kernax.solvers import Eigh, result_name
+from kernax.solvers import result_name, throw_unless
 
 
 class SelectorTable(Mapping[str, RidgeChoice]):
@@ -64,9 +64,9 @@ def compare_selectors(
     check_model_and_data(model, data, "compare_selectors")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((model, data))):
         raise TypeError("compare_selectors prints numbers and so cannot be traced: trace select_ridge instead.")
-    if model.noise.ndim:
-        raise ValueError("compare_selectors chooses one noise for all rows; this model has one per row.")
-    c = condition(model, data, Eigh())
+    c = spectral(model, data, "compare_selectors")
+    throw_unless(("singular",), c.result, "conditioning")
+    variance = model.noise if noise_variance is None else noise_variance
 
     def one(by: Selector) -> RidgeChoice:
         return choose(
@@ -76,7 +76,7 @@ def compare_selectors(
             folds=folds,
             key=key,
             rule="best_mean_score",
-            noise_variance=noise_variance,
+            noise_variance=variance,
             throw=False,
         )
 

@@ -41,6 +41,8 @@ class RidgeChoice(eqx.Module):
     conditioned: Conditioned
     """The model with the chosen ridge, conditioned on the data."""
     result: Any
+    target: Float[Array, ""] | None = None
+    """The noise's variance that the discrepancy principle looked for."""
 
     @property
     def model(self) -> Model:
@@ -83,10 +85,20 @@ def select_ridge(
     check_selector(by)
     if rule not in get_args(Rule):
         raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
+    c = spectral(model, data, "select_ridge")
+    variance = model.noise if noise_variance is None else noise_variance
+    return choose(c, by, ridges=ridges, folds=folds, key=key, rule=rule, noise_variance=variance, throw=throw)
+
+
+def spectral(model: Model, data: Data, caller: str) -> Conditioned:
+    """The model conditioned by an eigendecomposition, with ridge 1 in place of its own, which may be one that fails.
+
+    The status is not looked at: what follows is compiled while the decomposition runs, and has a status of its own.
+    """
     if model.noise.ndim:
-        raise ValueError("select_ridge chooses one noise for all rows; this model has one per row.")
-    c = condition(model, data, Eigh(), throw=throw)
-    return choose(c, by, ridges=ridges, folds=folds, key=key, rule=rule, noise_variance=noise_variance, throw=throw)
+        raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
+    anywhere = eqx.tree_at(lambda m: m.noise, model, jnp.ones_like(model.noise))
+    return condition(anywhere, data, Eigh(), throw=False)
 
 
 def check_selector(by: Any) -> None:
@@ -101,8 +113,8 @@ def choose(
     check_spectral(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     if by == "discrepancy":
-        found = discrepancy(c, c.model.noise if noise_variance is None else noise_variance, throw=throw)
-        choice = _of_ridge(c, found.ridge, ridges, found.result)
+        found = discrepancy(c, noise_variance, throw=throw)
+        choice = _of_ridge(c, found.ridge, ridges, jnp.asarray(noise_variance, c.data.dtype), found.result)
     elif by == "l_curve":
         choice = _of_corner(c, l_curve(c, ridges, throw=throw))
     else:
@@ -114,11 +126,11 @@ def choose(
 
 
 @eqx.filter_jit
-def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, result: Any) -> RidgeChoice:
+def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, target: Array, result: Any) -> RidgeChoice:
     here = with_noise(c, ridge)
     ridges = increasing_ridges(c, ridges)
     curve = _along(mean_squared_residual, c, ridges)
-    return RidgeChoice("discrepancy", ridge, mean_squared_residual(here), ridges, curve, here, result)
+    return RidgeChoice("discrepancy", ridge, mean_squared_residual(here), ridges, curve, here, result, target)
 
 
 @eqx.filter_jit

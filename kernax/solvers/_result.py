@@ -28,8 +28,8 @@ class Result(eqx.Enumeration):
     max_steps_reached = "max_steps_reached: the steps were used up before the fit converged. Raise max_steps."
     stalled = (
         "stalled: no more progress, although the gradient is not small. "
-        "Often rounding (use float64), a parameter at its bound, or a learning rate that is too large; in the lasso, columns "
-        "that nearly depend on each other."
+        "Often rounding (use float64), a parameter at its bound, or a learning rate that is too large; in the lasso, "
+        "columns that nearly depend on each other."
     )
     diverged = (
         "diverged: the objective became worse and worse, or not finite; the best finite point is kept. "
