@@ -173,29 +173,21 @@ def test_f31_leave_one_out_of_the_path_is_that_of_scikit_learn(rough):
 # F27: folds
 
 
-FOLDS = {"2": 2, "5": 5, "n": N, "labels": LABELS}
-
-
-@eqx.filter_jit
-def of_all_folds(c):
-    return {
-        name: (kx.kfold_residuals(c, folds), kx.fold_mse(c, folds), kx.kfold_mse(c, folds)) for name, folds in FOLDS.items()
-    }
-
-
 @pytest.mark.parametrize("solver", [kx.Cholesky(), EIGH], ids=repr)
-def test_f27_fold_residuals_are_those_of_refits(solver):
-    """`r_S = ([K̃⁻¹]_SS)⁻¹ α_S`, for folds of equal or unequal size; folds of one row are leave-one-out."""
+@pytest.mark.parametrize("folds", [5, "labels"])
+def test_f27_fold_residuals_are_those_of_refits(solver, folds):
+    """`r_S = ([K̃⁻¹]_SS)⁻¹ α_S`, for folds of equal or unequal size."""
+    labels = LABELS if folds == "labels" else consecutive(folds)
+    asked = LABELS if folds == "labels" else folds
     c = kx.condition(kx.Model(ROUGH, noise=0.2), DATA, solver)
-    answers = of_all_folds(c)
-    for name, folds in FOLDS.items():
-        labels = consecutive(folds) if isinstance(folds, int) else folds
-        residuals, by_fold, score = answers[name]
-        assert_close(residuals, fold_refits(K_ROUGH, Y, 0.2, labels))
-        scores = fold_scores(K_ROUGH, Y, 0.2, labels)
-        assert_close(by_fold, scores)
-        assert_close(score, np.mean(scores))
-    assert_close(answers["n"][0], kx.loo_residuals(c), 1e-12)
+    assert_close(kx.kfold_residuals(c, asked), fold_refits(K_ROUGH, Y, 0.2, labels))
+    scores = fold_scores(K_ROUGH, Y, 0.2, labels)
+    assert_close(kx.fold_mse(c, asked), scores)
+    assert_close(kx.kfold_mse(c, asked), np.mean(scores))
+
+
+def test_f27_n_folds_are_leave_one_out(rough):
+    assert_close(kx.kfold_residuals(rough, N), kx.loo_residuals(rough), 1e-12)
 
 
 @pytest.mark.parametrize("solver", [kx.Cholesky(), EIGH], ids=repr)
