@@ -180,7 +180,8 @@ def _dense(
     noise_free = jnp.any(jnp.where(mask, jax.lax.stop_gradient(noise), 1.0) == 0)
     result = Result.where(ok & ~noise_free, Result.successful, result)
     raw = RawEigh(spectrum.vectors, jnp.where(spectrum.counts & ok, spectrum.values + jitter, 1.0))
-    return DenseFactor(matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype), raw, mask, jitter, result)
+    shifted = matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype)
+    return DenseFactor(matrix=shifted, raw=raw, mask=mask, jitter=jitter, result=result)
 
 
 def _assemble(
