@@ -146,7 +146,7 @@ def _of_minimum(c: Conditioned, ridges: Array | None, by: Selector, table: Folds
         criterion: Callable[[Conditioned], Array] = lambda c: kfold_mse(c, table)  # noqa: E731
     else:
         criterion = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}[by]
-    values = _along(criterion, c, ridges)
+    values = _along(criterion, c, ridges, folds=by == "kfold")
     if table is not None and rule == "mean_of_best":
         ridge, inside = _mean_of_best(c, ridges, table)
     else:
@@ -174,12 +174,13 @@ def _mean_of_best(c: Conditioned, ridges: Array, table: Folds) -> tuple[Array, A
         def score(c: Conditioned) -> Array:
             return fold_mse(c, one)[0]
 
-        return _best(score, c, ridges, _along(score, c, ridges))
+        return _best(score, c, ridges, _along(score, c, ridges, folds=True))
 
     ridge, inside = jax.lax.map(of_fold, (table.rows, table.filled))
     return mean_over_folds(ridge, table), jnp.all(inside | (table.sizes == 0))
 
 
-def _along(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array) -> Array:
-    # One after another: folds at all ridges at once would need as many n × n matrices.
-    return jax.lax.map(lambda ridge: criterion(with_noise(c, ridge)), ridges)
+def _along(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array, *, folds: bool = False) -> Array:
+    # Folds at all ridges at once would need as many n × n matrices; the rest shares the eigenvectors in one product.
+    along = jax.lax.map if folds else lambda function, values: jax.vmap(function)(values)
+    return along(lambda ridge: criterion(with_noise(c, ridge)), ridges)
