@@ -71,7 +71,9 @@ class Conditioned(eqx.Module):
     factor: AbstractFactor
     alpha: Float[Array, "n *p"]
     solver: AbstractSolver
-    free: FreePart | None = None
+    finite: Bool[Array, ""]
+    """Whether all numbers of the data were finite; if not, zeros stand for them, and the result says so."""
+    free: FreePart | None
 
     @property
     def result(self) -> Any:
@@ -141,10 +143,12 @@ def _condition(model: Model, data: Data, solver: AbstractSolver) -> Conditioned:
     data, finite = data.finite_or_zero()
     noise = jnp.where(finite, model.noise, jnp.nan)
     factor = solver.factorise(model.kernel, data.x, noise, data.mask)
-    return _conditioned(model, data, factor, solver)
+    return _conditioned(model, data, factor, solver, finite)
 
 
-def _conditioned(model: Model, data: Data, factor: AbstractFactor, solver: AbstractSolver) -> Conditioned:
+def _conditioned(
+    model: Model, data: Data, factor: AbstractFactor, solver: AbstractSolver, finite: Bool[Array, ""]
+) -> Conditioned:
     residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
     free = None
     if isinstance(factor, ProjectedFactor):
@@ -155,7 +159,9 @@ def _conditioned(model: Model, data: Data, factor: AbstractFactor, solver: Abstr
             f"{model.kernel!r} is only conditionally definite, and {solver!r} leaves its polynomials out: "
             "condition with kx.Cholesky() or kx.Eigh()."
         )
-    return Conditioned(model, data, factor, factor.solve(residual), solver, free)
+    return Conditioned(
+        model=model, data=data, factor=factor, alpha=factor.solve(residual), solver=solver, finite=finite, free=free
+    )
 
 
 def with_noise(c: Conditioned, noise: Any) -> Conditioned:
@@ -172,4 +178,5 @@ def with_noise(c: Conditioned, noise: Any) -> Conditioned:
 @eqx.filter_jit
 def _with_noise(c: Conditioned, noise: Float[Array, ""]) -> Conditioned:
     model = eqx.tree_at(lambda m: m.noise, c.model, noise)
-    return _conditioned(model, c.data, c.factor.shifted(noise), c.solver)
+    factor = c.factor.shifted(jnp.where(c.finite, noise, jnp.nan))
+    return _conditioned(model, c.data, factor, c.solver, c.finite)

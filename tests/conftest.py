@@ -4,6 +4,8 @@ import os
 
 # Two test processes on two cores: BLAS threads that wait for each other would spend most of the time waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Most of the time goes into compiling small programs that run once: LLVM need not optimise them.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 
 import jax
 from jaxtyping import install_import_hook

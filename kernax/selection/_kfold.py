@@ -34,7 +34,8 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
 
     `folds` is their number, or an integer label for each row (rows of one label form a fold). A number cuts the rows that
     count into consecutive folds of equal size (as scikit-learn's `KFold` does), or with a `key` into random ones; sorted
-    rows want a key. NaN in a fold that leaves no rows to learn from.
+    rows want a key. NaN in a fold that leaves too few rows to learn from: none, or for a spline fewer than determine its
+    polynomials.
     """
     check_conditioned(c)
     return _scattered(c, as_folds(folds, c.data, key))
@@ -145,5 +146,6 @@ def _by_fold(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
     filled = table.filled[..., None] if c.alpha.ndim == 2 else table.filled
     alpha = jnp.where(filled, c.alpha[table.rows], 0.0)
     residuals = jax.vmap(solve_definite)(blocks, alpha)
-    nothing_left = (table.sizes == c.data.count).reshape((-1,) + (1,) * (residuals.ndim - 1))
-    return jnp.where(nothing_left & filled, jnp.nan, residuals)
+    enough_left = (table.sizes < c.data.count) & c.factor.determined_without(table.rows, table.filled)
+    enough_left = enough_left.reshape((-1,) + (1,) * (residuals.ndim - 1))
+    return jnp.where(enough_left | ~filled, residuals, jnp.nan)

@@ -58,14 +58,18 @@ def _shape(at: Float[Array, ""], c: Conditioned) -> tuple[Float[Array, "2"], Flo
     """
     here = with_noise(c, jnp.exp(at))
     ridge = here.model.noise + here.jitter
-    gram, first = here.factor.gram, here.alpha  # pyright: ignore[reportAttributeAccessIssue]
+    gram = here.factor.gram  # pyright: ignore[reportAttributeAccessIssue]
+    # In units of the largest entry, so that no power of the norms over- or underflows: the curve only moves by a constant.
+    unit = jax.lax.stop_gradient(jnp.max(jnp.abs(here.alpha)))
+    unit = jnp.where(unit > 0, unit, 1.0)
+    first = here.alpha / unit
     second = here.factor.solve(first)
     of_second = matmul(gram, second)
     m2, m3 = jnp.sum(first * first), jnp.sum(first * second)
     n2, n3, n4 = jnp.sum(first * matmul(gram, first)), jnp.sum(first * of_second), jnp.sum(second * of_second)
     exists = (m2 > 0) & (n2 > 0) & (n3 > 0)
     m2, n2 = jnp.where(exists, m2, 1.0), jnp.where(exists, n2, 1.0)
-    point = jnp.stack([jnp.log(ridge) + 0.5 * jnp.log(m2), 0.5 * jnp.log(n2)])
+    point = jnp.stack([jnp.log(ridge) + 0.5 * jnp.log(m2), 0.5 * jnp.log(n2)]) + jnp.log(unit)
     x1, y1 = n3 / m2, -ridge * n3 / n2
     x2 = ridge * (2 * n3 * m3 / m2**2 - 3 * n4 / m2)
     y2 = y1 - ridge**2 * (2 * n3**2 / n2**2 - 3 * n4 / n2)

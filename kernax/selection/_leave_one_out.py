@@ -12,8 +12,14 @@ from kernax.posterior import normal_negative_log_density
 
 
 def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
-    """`y_i - f⁽⁻ⁱ⁾(x_i)` for every i; 0 where the data is masked. The inverse's diagonal, O(n³), is all it costs."""
-    return c.data.zero_where_masked(c.alpha / _like(c.factor.inverse_diagonal(), c.alpha))
+    """`y_i - f⁽⁻ⁱ⁾(x_i)` for every i; 0 where the data is masked. The inverse's diagonal, O(n³), is all it costs.
+
+    NaN for a row without which a spline's polynomials are not determined.
+    """
+    entries = _like(c.factor.inverse_diagonal(), c.alpha)
+    determined = entries > 0
+    residuals = jnp.where(determined, c.alpha / jnp.where(determined, entries, 1.0), jnp.nan)
+    return c.data.zero_where_masked(residuals)
 
 
 def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:

@@ -63,18 +63,18 @@ def interior_minimum(
     """
     places, values = jax.lax.stop_gradient((places, values))
     lowest = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
-    last = places.shape[0] - 1
-    inside = (lowest > 0) & (lowest < last)
+    # The neighbours are the nearest places that differ: a grid may hold a place twice.
+    below = jnp.max(jnp.where(places < places[lowest], places, -jnp.inf))
+    above = jnp.min(jnp.where(places > places[lowest], places, jnp.inf))
+    inside = jnp.any(places < places[lowest]) & jnp.isfinite(above)
 
     def slope(at: Scalar) -> Scalar:
         return jax.jvp(curve, (at,), (jnp.ones_like(at),))[1]
 
     # Ridge 0 stands at -∞ on the logarithmic axis; a millionth of its neighbour is as good.
     middle = jnp.where(inside, places[lowest], 0.0)
-    below = jnp.maximum(places[jnp.maximum(lowest - 1, 0)], middle - 14.0)
-    above = places[jnp.minimum(lowest + 1, last)]
     # At an end there is nothing to look for: a bracket of no width.
-    low, high = jnp.where(inside, below, middle), jnp.where(inside, above, middle)
+    low, high = jnp.where(inside, jnp.maximum(below, middle - 14.0), middle), jnp.where(inside, above, middle)
     place = bracketed_root(slope, low, high, middle)
     return jnp.where(inside, place, places[lowest]), inside, lowest
 

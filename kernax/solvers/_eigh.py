@@ -85,7 +85,7 @@ class SpectralFactor(AbstractFactor):
     def solve(self, b):
         on_rows = jnp.where(self.mask[:, None], b[:, None] if b.ndim == 1 else b, 0.0)
         answer = derivatives.shifted_solve(self.gram, self._spectrum, self._shift, on_rows)
-        return self._or_nan(answer.reshape(b.shape))
+        return self._or_nan(jnp.where(self.mask[:, None], answer, 0.0).reshape(b.shape))
 
     def logdet(self):
         return self._or_nan(derivatives.shifted_logdet(self.gram, self._spectrum, self._shift))

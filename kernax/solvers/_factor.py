@@ -41,6 +41,11 @@ class AbstractFactor(eqx.Module):
     def condition_estimate(self) -> Float[Array, ""]:
         """The ratio of the largest to the smallest eigenvalue, to a digit or so."""
 
+    def determined_without(self, rows: Int[Array, "k m"], filled: Bool[Array, "k m"]) -> Bool[Array, " k"]:
+        """Whether what the kernel leaves free is determined by the rows outside each set: a spline's polynomials."""
+        del filled
+        return jnp.ones(rows.shape[0], bool)
+
     def shifted(self, noise: Any) -> "AbstractFactor":
         """The factor of `K + noise·I` for another noise, from the same factorisation, in O(n²): spectral factors know."""
         raise TypeError(

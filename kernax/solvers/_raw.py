@@ -21,8 +21,9 @@ def _one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     safe = custom_vmap(function)
 
     @safe.def_vmap
-    def batched(axis_size: int, in_batched: Sequence[bool], *args: Array):
+    def batched(axis_size: int, in_batched: Sequence[bool], *args: Any):
         del axis_size
+        args = tuple(jnp.asarray(arg) for arg in args)  # a constant comes as one of NumPy
         moving = [arg for arg, is_batched in zip(args, in_batched, strict=True) if is_batched]
 
         def call(function: Callable[..., Any], slices: Sequence[Array]) -> Any:

@@ -56,6 +56,8 @@ class ProjectedFactor(AbstractFactor):
     inner: AbstractFactor
     projection: Projection
     noise: Float[Array, "*n"]
+    least_noise: Float[Array, ""]
+    """Over the rows that count: what lies on the inner matrix's diagonal."""
     jitter: Float[Array, ""]
     result: Any
 
@@ -68,11 +70,24 @@ class ProjectedFactor(AbstractFactor):
 
     def inverse_diagonal(self):
         free = jnp.sum(self.projection.weights * self.projection.basis, axis=1)
-        return self._or_nan(self.inner.inverse_diagonal() - free / self._level)
+        entries = self.inner.inverse_diagonal() - free / self._level
+        # A row that alone determines a free function has the entry 0, which the difference shows to rounding only.
+        alone = 1.0 - free < 1e3 * jnp.finfo(free.dtype).eps
+        return self._or_nan(jnp.where(alone, 0.0, entries))
 
     def inverse_blocks(self, rows):
         free = matmul(self.projection.weights[rows], jnp.swapaxes(self.projection.basis[rows], 1, 2))
         return self._or_nan(self.inner.inverse_blocks(rows) - free / self._level)
+
+    def determined_without(self, rows, filled):
+        basis = self.projection.basis
+        moments = matmul(basis.T, basis)
+
+        def determined(rows: Array, filled: Array) -> Array:
+            gone = jnp.where(filled[:, None], basis[rows], 0.0)
+            return are_independent(jax.lax.stop_gradient(moments - matmul(gone.T, gone)))[0]
+
+        return jax.vmap(determined)(rows, filled)
 
     def condition_estimate(self):
         return self._or_nan(self.inner.condition_estimate())
@@ -80,7 +95,8 @@ class ProjectedFactor(AbstractFactor):
     def shifted(self, noise):
         if self.noise.ndim:
             raise TypeError("noise given per row has no common shift: give the model one noise for all rows.")
-        return _wrapped(self.inner.shifted(noise), self.projection, jnp.asarray(noise, self.noise.dtype))
+        noise = jnp.asarray(noise, self.noise.dtype)
+        return _wrapped(self.inner.shifted(noise), self.projection, noise, noise)
 
     @property
     def gram(self) -> Float[Array, "n n"]:
@@ -95,7 +111,7 @@ class ProjectedFactor(AbstractFactor):
 
     @property
     def _level(self) -> Float[Array, ""]:
-        return self.projection.level + jnp.min(self.noise) + self.jitter
+        return self.projection.level + self.least_noise + self.jitter
 
     def _or_nan(self, value: Array) -> Array:
         return jnp.where(is_usable(self.result), value, jnp.nan)
@@ -117,12 +133,25 @@ def projected(
     # The projection of unequal noise is no diagonal: what exceeds the smallest one belongs to the matrix.
     least = jnp.min(jnp.where(mask, noise, jnp.inf)) if noise.ndim else noise
     uneven = gram + jnp.diag(jnp.where(mask, noise - least, 0.0)) if noise.ndim else gram
-    return _wrapped(factorise(projection.of_matrix(uneven), least, mask), projection, noise)
+    return _wrapped(factorise(projection.of_matrix(uneven), least, mask), projection, noise, least)
 
 
-def _wrapped(inner: AbstractFactor, projection: Projection, noise: Float[Array, "*n"]) -> ProjectedFactor:
-    result = Result.where(projection.independent | (inner.result == Result.empty), inner.result, Result.rank_deficient)
-    return ProjectedFactor(inner=inner, projection=projection, noise=noise, jitter=inner.jitter, result=result)
+def _wrapped(
+    inner: AbstractFactor, projection: Projection, noise: Float[Array, "*n"], least: Float[Array, ""]
+) -> ProjectedFactor:
+    enough = projection.independent | (inner.result == Result.empty)
+    result = Result.where(enough, inner.result, Result.rank_deficient)
+    return ProjectedFactor(
+        inner=inner, projection=projection, noise=noise, least_noise=least, jitter=inner.jitter, result=result
+    )
+
+
+def are_independent(moments: Float[Array, "q q"]) -> tuple[Bool[Array, ""], Float[Array, "q q"]]:
+    """Whether columns of order 1 with these moments are linearly independent to rounding, and the moments' factor."""
+    upper = _raw.cholesky(moments, jnp.zeros((), moments.dtype))
+    # A pivot this small shows columns that depend on each other. NaN fails, too.
+    least = 1e3 * jnp.finfo(moments.dtype).eps * jnp.maximum(diagonal(moments), 1.0)
+    return jnp.all(diagonal(upper) ** 2 > least), upper
 
 
 def _projection(kernel: AbstractKernel, gram: Float[Array, "n n"], x: Rows, mask: Bool[Array, " n"]) -> Projection:
@@ -134,11 +163,8 @@ def _projection(kernel: AbstractKernel, gram: Float[Array, "n n"], x: Rows, mask
             f"give at least {columns} rows."
         )
     moments = matmul(basis.T, basis)
-    fixed = jax.lax.stop_gradient(moments)
-    upper = _raw.cholesky(fixed, jnp.zeros((), fixed.dtype))
-    # The basis is scaled to order 1, so a pivot this small shows columns that depend on each other. NaN fails, too.
-    independent = jnp.all(diagonal(upper) ** 2 > 1e3 * jnp.finfo(fixed.dtype).eps * jnp.maximum(diagonal(fixed), 1.0))
-    identity = jnp.eye(columns, dtype=fixed.dtype)
+    independent, upper = are_independent(jax.lax.stop_gradient(moments))
+    identity = jnp.eye(columns, dtype=moments.dtype)
     moments = jnp.where(independent, moments, identity)
     weights = derivatives.solve(moments, RawCholesky(jnp.where(independent, upper, identity)), basis.T).T
     # The mean eigenvalue of M K M: lifted to there, the free directions change no condition number.
