@@ -1,5 +1,6 @@
 """The lasso, for one penalty or a whole path of them."""
 
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -54,6 +55,8 @@ class LassoPath(eqx.Module):
         return self.penalties.shape[0]
 
     def __getitem__(self, index: int) -> LassoFit:
+        # JAX clamps what is out of range, and a loop over the path would never end.
+        index = range(len(self))[operator.index(index)]
         return LassoFit(
             features=self.features,
             coefficients=self.coefficients[index],

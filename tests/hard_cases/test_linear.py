@@ -279,3 +279,14 @@ def test_refused_with_a_remedy(name):
     call, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_path_is_a_sequence_that_ends():
+    """Negative places count from the end, places out of range raise, and so a loop over the path ends."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(12, 3))
+    path = kx.learners.lasso_path(kx.Data(x, x[:, 0] - x[:, 2]), num=4)
+    assert [float(fit.penalty) for fit in path] == [float(p) for p in path.penalties]
+    assert float(path[-1].penalty) == float(path.penalties[-1])
+    with pytest.raises(IndexError):
+        path[4]
