@@ -62,6 +62,11 @@ class Data(eqx.Module):
         return jnp.sum(self.mask)
 
     @property
+    def num_outputs(self) -> int:
+        """Columns of y."""
+        return 1 if self.y.ndim == 1 else self.y.shape[1]
+
+    @property
     def dtype(self) -> Any:
         """The one floating type of all numbers."""
         return self.y.dtype

@@ -1,7 +1,7 @@
 """What similarity is: kernels, their algebra, and kernels on a view of the inputs."""
 
 from kernax.kernels._activations import AbstractActivation, Erf, GaussianPair, ReLU
-from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
+from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum, whole_number
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._inputs import FeatureMap, Select, Warp
 from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, check_same_columns, free_functions, num_rows
@@ -45,4 +45,5 @@ __all__ = [
     "check_same_columns",
     "free_functions",
     "num_rows",
+    "whole_number",
 ]

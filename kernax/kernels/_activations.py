@@ -45,7 +45,7 @@ class GaussianPair(NamedTuple):
 
 
 class AbstractActivation(Parametrised):
-    """A nonlinearity `φ` of a network, known by two expectations. One's own needs `moment`, and `slope_moment` for the NTK.
+    """A nonlinearity `φ` of a network, known by two expectations: one's own says both.
 
     ```python
     class Sine(kx.AbstractActivation):

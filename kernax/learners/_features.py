@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kernax._arrays import as_floats, matmul
+from kernax._arrays import as_floats, is_concrete, matmul
+from kernax.kernels import whole_number
 from kernax.parameters import Parametrised, as_function, positive, real
 
 
@@ -20,13 +21,9 @@ class PolynomialFeatures(eqx.Module):
     `kx.FeatureMap`, or with `intercept=False`). d coordinates make `C(d + degree, degree) - 1` features, or `d · degree`.
     """
 
-    degree: int = eqx.field(static=True)
+    degree: int = eqx.field(static=True, converter=lambda value: whole_number(value, "PolynomialFeatures.degree"))
     interactions: bool = eqx.field(static=True, default=True)
     constant: bool = eqx.field(static=True, default=False, kw_only=True)
-
-    def __check_init__(self):
-        if not isinstance(self.degree, int) or self.degree < 1:
-            raise ValueError(f"PolynomialFeatures.degree must be a whole number, 1 or more, got {self.degree!r}.")
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
         if a.ndim != 1:
@@ -84,6 +81,9 @@ def random_fourier_features(key: Key[Array, ""], num: int, lengthscale: Any) -> 
         raise ValueError(
             f"lengthscale has shape {lengthscale.shape}; random_fourier_features wants one a coordinate: jnp.full(d, ℓ)."
         )
+    if is_concrete(lengthscale) and not np.all(np.asarray(lengthscale) > 0):
+        raise ValueError(f"a lengthscale is positive, got {np.asarray(lengthscale)}.")
+    num = whole_number(num, "the number of frequencies")
     draws = jax.random.normal(key, (num, lengthscale.shape[0]), lengthscale.dtype)
     return FourierFeatures(draws / lengthscale, scale=jnp.asarray(num**-0.5, lengthscale.dtype))
 

@@ -105,7 +105,8 @@ def ridge(
 
     Three forms of one answer: `primal`, `θ = (ΦᵀΦ + λI)⁻¹Φᵀy`, O(nq² + q³); `dual`, `θ = Φᵀ(ΦΦᵀ + λI)⁻¹y`, O(n²q + n³);
     `saddle_point`, `[[λI, Φᵀ], [Φ, -I]] [θ; r] = [0; y]`, O((n + q)³), which squares no condition number. By default the
-    cheaper of the first two, by the shape of Φ. With λ = 0 this is least squares, and may be `rank_deficient`.
+    cheaper of the first two, by the shape of Φ. With λ = 0 this is least squares, and may be `rank_deficient`; where jitter
+    and not λ decides the answer of the dual form, the status is `singular`.
     """
     check_data(data, "ridge")
     if form is not None and form not in FORMS:
@@ -123,8 +124,11 @@ def _ridge(data: Data, penalty: Float[Array, ""], features: Any, intercept: bool
     n, q = design.matrix.shape
     form = form or ("primal" if q <= n else "dual")
     coefficients, jitter, result = _SOLUTIONS[form](design, penalty, data.mask)
-    # With λ = 0 a jittered answer is one of many.
-    result = Result.where(result == Result.singular, Result.rank_deficient, result)
+    # An answer that jitter decides beside the penalty is one of many; in the dual form, of a matrix that has to be singular
+    # without a penalty if there are more rows than features.
+    jittered = jitter > jnp.sqrt(jnp.finfo(jitter.dtype).eps) * penalty
+    undecided = Result.rank_deficient if form == "primal" else Result.singular
+    result = Result.where(is_usable(result) & jittered, undecided, result)
     result = Result.where(jnp.isfinite(penalty) & (penalty >= 0), result, Result.nonfinite)
     result = Result.where(design.result == Result.successful, result, design.result)
     coefficients = _or_nan(result, coefficients)

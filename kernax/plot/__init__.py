@@ -1,4 +1,7 @@
-"""Pictures, with matplotlib: `from kernax import plot`. Every function draws into `ax=` (or a new figure) and returns it."""
+"""Pictures, with matplotlib: `from kernax import plot`.
+
+Every function draws into `ax=` (or a new figure) and returns it; `ridge_choices` draws several pictures into `axes=`.
+"""
 
 try:
     import matplotlib  # noqa: F401  (optional: said before the files below fail to find it)

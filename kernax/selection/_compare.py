@@ -22,8 +22,9 @@ from kernax.solvers import result_name, throw_unless
 class SelectorTable(Mapping[str, RidgeChoice]):
     """The choices of `compare_selectors` by name; `print` shows them side by side, `rows` are their numbers."""
 
-    def __init__(self, choices: dict[str, RidgeChoice]):
+    def __init__(self, choices: dict[str, RidgeChoice], note: str):
         self.choices = choices
+        self.note = note
         self.rows = [_row(choice) for choice in choices.values()]
 
     def __getitem__(self, by: str) -> RidgeChoice:
@@ -40,7 +41,7 @@ class SelectorTable(Mapping[str, RidgeChoice]):
         cells = [[_cell(row[name]) for name in head] for row in self.rows]
         widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
         lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [head, *cells]]
-        return "\n".join(lines)
+        return "\n".join([*lines, self.note])
 
     __repr__ = __str__
 
@@ -50,7 +51,7 @@ def compare_selectors(
     data: Data,
     *,
     ridges: Any = None,
-    folds: Any = 10,
+    folds: Any = None,
     key: Key[Array, ""] | None = None,
     noise_variance: Any = None,
     verbose: bool = True,
@@ -58,8 +59,9 @@ def compare_selectors(
     """Choose the ridge in every way that kernax knows, from one eigendecomposition; print the table and return it.
 
     Each row names the ridge and what it does by every other measure: degrees of freedom, mean squared residual and norm of
-    the fit, leave-one-out, GCV, likelihood. A selector without an answer shows its status. `noise_variance` is for the
-    discrepancy principle (default: the model's own noise). `table["gcv"]` is the `RidgeChoice`. Eager only.
+    the fit, leave-one-out, GCV, likelihood. A selector without an answer shows its status. `folds` is 10 by default, or as
+    many as there are rows, if these are fewer; `noise_variance` is for the discrepancy principle (default: the model's own
+    noise). `table["gcv"]` is the `RidgeChoice`. Eager only.
     """
     check_model_and_data(model, data, "compare_selectors")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((model, data))):
@@ -67,6 +69,8 @@ def compare_selectors(
     c = spectral(model, data, "compare_selectors")
     throw_unless(("singular",), c.result, "conditioning")
     variance = model.noise if noise_variance is None else noise_variance
+    if folds is None:
+        folds = max(2, min(10, int(data.count)))
 
     def one(by: Selector) -> RidgeChoice:
         return choose(
@@ -82,7 +86,11 @@ def compare_selectors(
 
     # Without noise there is no variance that the residual could be compared with.
     known = noise_variance is not None or float(model.noise) > 0
-    table = SelectorTable({by: one(by) for by in SELECTORS if by != "discrepancy" or known})
+    note = "(discrepancy left out: it wants noise_variance, and the model's own noise is 0)"
+    if known:
+        whose = "the model's noise" if noise_variance is None else "as given"
+        note = f"(discrepancy looks for a mean residual² of {float(variance):.4g}, {whose})"
+    table = SelectorTable({by: one(by) for by in SELECTORS if by != "discrepancy" or known}, note)
     if verbose:
         print(table)
     return table

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
 from kernax.model import Conditioned, with_noise
-from kernax.selection._ridge_path import check_spectral, largest_eigenvalue
+from kernax.selection._ridge_path import largest_eigenvalue, spectral_factor
 from kernax.selection._search import bracketed_root
 from kernax.selection._smoother import fit_residuals
-from kernax.solvers import Result, is_usable, throw_unless
+from kernax.solvers import Result, is_usable, result_name, throw_unless
 
 
 class Discrepancy(eqx.Module):
@@ -23,6 +23,11 @@ class Discrepancy(eqx.Module):
     """NaN if there is none."""
     result: Any
 
+    def __repr__(self):
+        if not is_concrete(self.ridge) or self.ridge.ndim:
+            return "Discrepancy(…)"
+        return f"Discrepancy(ridge={float(self.ridge):.4g}, {result_name(self.result)})"
+
 
 def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> Discrepancy:
     """The ridge at which the mean squared residual of `condition(model, data, kx.Eigh())` is the noise's variance σ².
@@ -31,8 +36,9 @@ def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> D
     none if `n σ² ≥ ‖y - μ‖²`. It then raises, or says `no_root` (`throw=False`, or traced). With several outputs the mean is
     over them, too. O(n²) a step, some ten steps.
     """
-    check_spectral(c)
-    if is_concrete(noise_variance) and not (np.ndim(noise_variance) == 0 and 0 < float(noise_variance) < np.inf):
+    spectral_factor(c)
+    one_number = noise_variance is not None and np.ndim(noise_variance) == 0
+    if not one_number or (is_concrete(noise_variance) and not 0 < np.asarray(noise_variance) < np.inf):
         raise ValueError(f"the discrepancy principle needs the noise's variance, one positive number, got {noise_variance}.")
     answer = _discrepancy(c, jnp.asarray(noise_variance, c.data.dtype))
     if throw:
@@ -50,7 +56,7 @@ def excess(at: Float[Array, ""], c: Conditioned, noise_variance: Float[Array, ""
 def mean_squared_residual(c: Conditioned) -> Float[Array, ""]:
     """`‖y - f̂_X‖² / n`, over outputs as well."""
     residuals = fit_residuals(c)
-    return jnp.sum(residuals**2) / (c.data.count * (residuals.size // c.data.n))
+    return jnp.sum(residuals**2) / (c.data.count * c.data.num_outputs)
 
 
 @eqx.filter_jit

@@ -58,8 +58,7 @@ def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = No
 @eqx.filter_jit
 def _fold_mse(c: Conditioned, table: Folds) -> Float[Array, " k"]:
     squares = _by_fold(c, table) ** 2
-    outputs = 1 if squares.ndim == 2 else squares.shape[2]
-    return jnp.sum(squares.reshape(squares.shape[0], -1), axis=1) / (table.sizes * outputs)
+    return jnp.sum(squares.reshape(squares.shape[0], -1), axis=1) / (table.sizes * c.data.num_outputs)
 
 
 def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, ""]:
@@ -76,11 +75,14 @@ def mean_over_folds(scores: Float[Array, " k"], table: Folds) -> Float[Array, ""
     return jnp.sum(jnp.where(held, scores, 0.0)) / jnp.sum(held)
 
 
-def as_folds(folds: Any, data: Data, key: Key[Array, ""] | None) -> Folds:
+def as_folds(folds: Any, data: Data, key: Any) -> Folds:
     """The table of a number of folds or of labels, checked as far as can be seen."""
     if isinstance(folds, Folds):
         return folds
-    if hasattr(folds, "__index__") and not isinstance(folds, bool) and np.ndim(folds) == 0:
+    by_number = hasattr(folds, "__index__") and not isinstance(folds, bool) and np.ndim(folds) == 0
+    if key is not None and not jnp.issubdtype(getattr(key, "dtype", int), jax.dtypes.prng_key):
+        raise TypeError(f"key must be one of JAX's, such as jax.random.key(0), got {key!r}.")
+    if by_number:
         table = _equal_folds(int(folds), data, key)
     elif key is not None:
         raise ValueError("labels say which fold a row belongs to; a key has nothing to draw then: give one of the two.")
@@ -90,7 +92,7 @@ def as_folds(folds: Any, data: Data, key: Key[Array, ""] | None) -> Folds:
         sizes = np.asarray(table.filled).sum(axis=1)
         if np.sum(sizes > 0) < 2:
             raise ValueError("one fold holds all rows that count, which leaves nothing to learn from: give two or more.")
-        if not isinstance(folds, np.ndarray | jax.Array | list | tuple) and np.any(sizes == 0):
+        if by_number and np.any(sizes == 0):
             raise ValueError(f"{len(sizes)} folds want at least {len(sizes)} rows that count, got {sizes.sum()}.")
     return table
 
@@ -148,4 +150,4 @@ def _by_fold(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
     residuals = jax.vmap(solve_definite)(blocks, alpha)
     enough_left = (table.sizes < c.data.count) & c.factor.determined_without(table.rows, table.filled)
     enough_left = enough_left.reshape((-1,) + (1,) * (residuals.ndim - 1))
-    return jnp.where(enough_left | ~filled, residuals, jnp.nan)
+    return jnp.where(filled, jnp.where(enough_left, residuals, jnp.nan), 0.0)

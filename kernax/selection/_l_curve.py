@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax._arrays import matmul
+from kernax._arrays import is_concrete, matmul
 from kernax.model import Conditioned, with_noise
-from kernax.selection._ridge_path import as_ridges, check_spectral, increasing_ridges
+from kernax.selection._ridge_path import as_ridges, increasing_ridges, spectral_factor
 from kernax.selection._search import interior_minimum
-from kernax.solvers import Result, is_usable, throw_unless
+from kernax.solvers import Result, is_usable, result_name, throw_unless
 
 _LEAST_TURN = 0.3
 """Radians by which the curve must turn from below a corner to above it; a sharp L turns by nearly 1.6."""
@@ -35,6 +35,11 @@ class LCurve(eqx.Module):
     corner_curvature: Float[Array, ""]
     result: Any
 
+    def __repr__(self):
+        if not is_concrete(self.corner) or self.corner.ndim:
+            return f"LCurve({self.ridges.shape[-1]} ridges)"
+        return f"LCurve({len(self.ridges)} ridges, corner={float(self.corner):.4g}, {result_name(self.result)})"
+
 
 def l_curve(c: Conditioned, ridges: Any = None, *, throw: bool = True) -> LCurve:
     """The L-curve of `condition(model, data, kx.Eigh())`, with its corner where the curvature is largest. O(n²) a ridge.
@@ -42,7 +47,7 @@ def l_curve(c: Conditioned, ridges: Any = None, *, throw: bool = True) -> LCurve
     A corner is an inner maximum of positive curvature, of a curve that is clearly flatter above than below it (by 0.3
     radians); a curve without one raises, or says `no_corner` (`throw=False`, or traced). Norms are over all outputs.
     """
-    check_spectral(c)
+    spectral_factor(c)
     curve = _l_curve(c, None if ridges is None else as_ridges(ridges, c.data.dtype))
     if throw:
         throw_unless((), curve.result, "the search for the L-curve's corner")
@@ -54,27 +59,26 @@ def _shape(at: Float[Array, ""], c: Conditioned) -> tuple[Float[Array, "2"], Flo
 
     With `B = (K + λI)⁻¹`, `M_k = yᵀB^k y` and `N_k = yᵀK B^k y`: `‖y - f̂_X‖² = λ²M_2`, `‖f̂‖² = N_2`, and a derivative
     in λ raises k by 1 and multiplies by -k. So `x' = N_3/M_2`, `y' = -λN_3/N_2`: no difference of nearly equal numbers
-    in either.
+    in either. Everything is in units of the ridge and of alpha's largest entry, so that no power over- or underflows.
     """
     here = with_noise(c, jnp.exp(at))
-    ridge = here.model.noise + here.jitter
-    gram = here.factor.gram  # pyright: ignore[reportAttributeAccessIssue]
-    # In units of the largest entry, so that no power of the norms over- or underflows: the curve only moves by a constant.
+    gram, ridge = spectral_factor(here).gram, here.model.noise + here.jitter
     unit = jax.lax.stop_gradient(jnp.max(jnp.abs(here.alpha)))
     unit = jnp.where(unit > 0, unit, 1.0)
     first = here.alpha / unit
-    second = here.factor.solve(first)
-    of_second = matmul(gram, second)
+    second = ridge * here.factor.solve(first)
+    of_first, of_second = matmul(gram, first) / ridge, matmul(gram, second) / ridge
+    # M_2, λM_3; N_2/λ, N_3, λN_4
     m2, m3 = jnp.sum(first * first), jnp.sum(first * second)
-    n2, n3, n4 = jnp.sum(first * matmul(gram, first)), jnp.sum(first * of_second), jnp.sum(second * of_second)
+    n2, n3, n4 = jnp.sum(first * of_first), jnp.sum(first * of_second), jnp.sum(second * of_second)
     exists = (m2 > 0) & (n2 > 0) & (n3 > 0)
     m2, n2 = jnp.where(exists, m2, 1.0), jnp.where(exists, n2, 1.0)
-    point = jnp.stack([jnp.log(ridge) + 0.5 * jnp.log(m2), 0.5 * jnp.log(n2)]) + jnp.log(unit)
-    x1, y1 = n3 / m2, -ridge * n3 / n2
-    x2 = ridge * (2 * n3 * m3 / m2**2 - 3 * n4 / m2)
-    y2 = y1 - ridge**2 * (2 * n3**2 / n2**2 - 3 * n4 / n2)
+    x1, y1 = n3 / m2, -n3 / n2
+    x2 = 2 * x1 * m3 / m2 - 3 * n4 / m2
+    y2 = y1 - 2 * y1**2 + 3 * n4 / n2
     speed = jnp.where(exists, x1**2 + y1**2, 1.0)
     curvature = (x1 * y2 - x2 * y1) / speed**1.5
+    point = jnp.log(unit) + jnp.stack([jnp.log(ridge) + 0.5 * jnp.log(m2), 0.5 * (jnp.log(ridge) + jnp.log(n2))])
     return jax.tree.map(lambda v: jnp.where(exists, v, jnp.nan), (point, jnp.stack([x1, y1]), curvature))
 
 

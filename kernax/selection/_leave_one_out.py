@@ -37,7 +37,7 @@ def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, " n"]:
 def loo_mse(c: Conditioned) -> Float[Array, ""]:
     """The mean squared leave-one-out residual, over rows that count and outputs. An objective."""
     squares = loo_residuals(c) ** 2
-    return jnp.sum(squares) / (c.data.count * (squares.size // c.data.n))
+    return jnp.sum(squares) / (c.data.count * c.data.num_outputs)
 
 
 def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:

@@ -28,7 +28,7 @@ def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
     polynomials left free.
     """
     num_free = 0 if c.free is None else c.free.num_functions
-    outputs = 1 if c.alpha.ndim == 1 else c.alpha.shape[1]
+    outputs = c.data.num_outputs
     return LikelihoodTerms(
         fidelity=-0.5 * jnp.sum(data_norm_squared(c)),
         complexity=-0.5 * outputs * c.factor.logdet(),

@@ -49,12 +49,12 @@ class RidgePath(eqx.Module):
 
     def best_mean_score(self) -> Float[Array, ""]:
         """Rule 1 for a ridge over folds: that of the grid with the best mean score."""
-        return self.ridges[jnp.argmin(self.kfold_mse)]
+        return self.ridges[_lowest(self.kfold_mse)]
 
     def mean_of_best(self) -> Float[Array, ""]:
         """Rule 2: the mean over folds of the ridge of the grid that is best in each."""
         scores, table = self._folds()
-        return mean_over_folds(self.ridges[jnp.argmin(scores, axis=0)], table)
+        return mean_over_folds(self.ridges[_lowest(scores)], table)
 
     def _folds(self) -> tuple[Float[Array, "l k"], Folds]:
         if self.fold_mse is None or self.folds is None:
@@ -71,15 +71,16 @@ def ridge_path(c: Conditioned, ridges: Any = None, *, folds: Any = None, key: Ke
     O(n²) a ridge. `ridges` (default: `default_ridges(c)`) are not negative, in any order. `folds` (see `kfold_residuals`)
     adds the scores of exact k-fold cross-validation, O(n³/k) a ridge.
     """
-    check_spectral(c)
+    spectral_factor(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     return _ridge_path(c, ridges, None if folds is None else as_folds(folds, c.data, key))
 
 
 def default_ridges(c: Conditioned, num: int = 50) -> Float[Array, " l"]:
     """Ridges from where the fit nearly interpolates (1e-10 of the largest eigenvalue of K; in float32, 1e-5) to where it is
-    nearly constant (ten times that eigenvalue), evenly spread on a logarithmic axis."""
-    check_spectral(c)
+    nearly the mean function (ten times that eigenvalue; a spline is then nearly its polynomial), evenly spread on a
+    logarithmic axis."""
+    spectral_factor(c)
     top = largest_eigenvalue(c)
     least = max(1e-10, 100 * float(jnp.finfo(c.data.dtype).eps))
     return top * jnp.geomspace(least, 10.0, num, dtype=c.data.dtype)
@@ -92,20 +93,20 @@ def increasing_ridges(c: Conditioned, ridges: Float[Array, " l"] | None) -> Floa
 
 def largest_eigenvalue(c: Conditioned) -> Float[Array, ""]:
     """Of K over the rows that count; 1 for a kernel that is 0 everywhere."""
-    factor = c.factor.inner if isinstance(c.factor, ProjectedFactor) else c.factor
-    assert isinstance(factor, SpectralFactor)
-    top = jax.lax.stop_gradient(jnp.max(jnp.where(factor.spectrum.counts, factor.spectrum.values, 0.0)))
+    spectrum = spectral_factor(c).spectrum
+    top = jax.lax.stop_gradient(jnp.max(jnp.where(spectrum.counts, spectrum.values, 0.0)))
     return jnp.where(top > 0, top, 1.0)
 
 
-def check_spectral(c: Any) -> None:
-    """Refuse what has no eigendecomposition to move along."""
+def spectral_factor(c: Any) -> SpectralFactor:
+    """The eigendecomposition behind a conditioned model; what has none to move along is refused."""
     check_conditioned(c)
     if c.model.noise.ndim > 0:
         raise ValueError("a ridge path needs one noise for all rows; this model has one per row.")
     factor = c.factor.inner if isinstance(c.factor, ProjectedFactor) else c.factor
     if not isinstance(factor, SpectralFactor):
         raise TypeError("a ridge path needs an eigendecomposition: condition with solver=kx.Eigh().")
+    return factor
 
 
 def as_ridges(ridges: Any, dtype: Any) -> Float[Array, " l"]:
@@ -122,8 +123,13 @@ def as_ridges(ridges: Any, dtype: Any) -> Float[Array, " l"]:
 
 def fitted_norm(c: Conditioned) -> Float[Array, "*p"]:
     """`√(alphaᵀ K alpha)` with the Gram matrix that the spectral factor keeps."""
-    squared = jnp.sum(c.alpha * matmul(c.factor.gram, c.alpha), axis=0)  # pyright: ignore[reportAttributeAccessIssue]
+    squared = jnp.sum(c.alpha * matmul(spectral_factor(c).gram, c.alpha), axis=0)
     return safe_sqrt(jnp.maximum(squared, 0.0))
+
+
+def _lowest(scores: Float[Array, "l *k"]) -> Array:
+    """The index of the lowest score along the ridges; what is not a number is none."""
+    return jnp.argmin(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
 
 
 @eqx.filter_jit
@@ -133,7 +139,6 @@ def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds 
     def at(ridge: Float[Array, ""]) -> dict[str, Any]:
         here = with_noise(c, ridge)
         residuals, left_out = fit_residuals(here), loo_residuals(here)
-        outputs = left_out.size // c.data.n
         return {
             "alpha": here.alpha,
             "fitted": c.data.zero_where_masked(c.data.y - residuals),
@@ -141,7 +146,7 @@ def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds 
             "rkhs_norm": fitted_norm(here),
             "effective_degrees_of_freedom": effective_degrees_of_freedom(here),
             "loo_residuals": left_out,
-            "loo_mse": jnp.sum(left_out**2) / (c.data.count * outputs),
+            "loo_mse": jnp.sum(left_out**2) / (c.data.count * c.data.num_outputs),
             "gcv": gcv(here),
             "log_marginal_likelihood": log_marginal_likelihood(here),
             "jitter": here.jitter,

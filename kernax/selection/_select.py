@@ -16,7 +16,7 @@ from kernax.selection._kfold import Folds, as_folds, fold_mse, kfold_mse, mean_o
 from kernax.selection._l_curve import LCurve, l_curve
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import negative_log_marginal_likelihood
-from kernax.selection._ridge_path import as_ridges, check_spectral, increasing_ridges
+from kernax.selection._ridge_path import as_ridges, increasing_ridges, spectral_factor
 from kernax.selection._search import interior_minimum
 from kernax.selection._smoother import gcv
 from kernax.solvers import Eigh, Result, is_usable, result_name, throw_unless
@@ -77,9 +77,12 @@ def select_ridge(
       (default: the model's own noise).
 
     The grid `ridges` (default: `default_ridges`) shows where to look; the answer lies between its points. The best at the
-    end of the grid is returned as it is, with the status `at_edge`. For `kfold`, `folds` and `key` are those of
-    `kfold_residuals`, and `rule` says how folds are brought together: the ridge with the best mean score, or the mean of the
-    folds' best ridges. Works under `jit` and `vmap`; the choice is differentiable in the kernel's parameters and the data.
+    end of the grid is returned as it is, with the status `at_edge`; a criterion that is the same everywhere (`flat`) chooses
+    none. Bounds that `with_bijector` put on the noise are not asked: give a grid within them.
+
+    For `kfold`, `folds` and `key` are those of `kfold_residuals`, and `rule` says how folds are brought together: the ridge
+    with the best mean score, or the mean of the folds' best ridges. Works under `jit` and `vmap`; the choice is
+    differentiable in the kernel's parameters and the data.
     """
     check_model_and_data(model, data, "select_ridge")
     check_selector(by)
@@ -110,7 +113,7 @@ def choose(
     c: Conditioned, by: Selector, *, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
 ) -> RidgeChoice:
     """`select_ridge` from a spectral factor that is at hand."""
-    check_spectral(c)
+    spectral_factor(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     if by == "discrepancy":
         found = discrepancy(c, noise_variance, throw=throw)
@@ -146,23 +149,43 @@ def _of_minimum(c: Conditioned, ridges: Array | None, by: Selector, table: Folds
         criterion: Callable[[Conditioned], Array] = lambda c: kfold_mse(c, table)  # noqa: E731
     else:
         criterion = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}[by]
-    values = _along(criterion, c, ridges, folds=by == "kfold")
+    values, jitter = _along(lambda c: (criterion(c), c.jitter), c, ridges, folds=by == "kfold")
+    # Where jitter was needed, the criterion is that of the jitter and not of the ridge.
+    candidates = jnp.where((jitter > 0) & jnp.any(jitter == 0), jnp.inf, values)
     if table is not None and rule == "mean_of_best":
         ridge, inside = _mean_of_best(c, ridges, table)
     else:
-        ridge, inside = _best(criterion, c, ridges, values)
-    here = with_noise(c, ridge)
+        ridge, inside = _best(criterion, c, ridges, candidates)
+    is_flat = _is_flat(values, c, by) & (ridges[0] < ridges[-1])
+    here = with_noise(c, jnp.where(is_flat, jnp.nan, ridge))
     value = criterion(here)
+    # A factor without a score has lost too many rows, unless the score has left the range of its type.
+    scoreless = Result.where(jnp.isnan(value), Result.too_few_rows, Result.nonfinite)
     result = Result.where(inside, Result.successful, Result.at_edge)
-    result = Result.where(jnp.isfinite(value), result, Result.nonfinite)
-    result = Result.where(is_usable(here.result), result, here.result)
+    result = Result.where(jnp.isfinite(value), result, scoreless)
+    result = Result.where(is_usable(here.result), result, Result.where(is_flat, Result.flat, here.result))
+    chosen = (result == Result.successful) | (result == Result.at_edge)
+    ridge = jnp.where(chosen, ridge, jnp.nan)
+    here = eqx.tree_at(lambda c: c.model.noise, here, ridge)
     return RidgeChoice(by, ridge, value, ridges, values, here, result)
+
+
+def _is_flat(values: Array, c: Conditioned, by: Selector) -> Array:
+    """Whether the criterion is the same at several ridges but for rounding; errors also if all of them are mere rounding."""
+    values = jax.lax.stop_gradient(values)
+    rounding = 100 * jnp.finfo(values.dtype).eps
+    known = jnp.isfinite(values)
+    high, low = jnp.max(jnp.where(known, values, -jnp.inf)), jnp.min(jnp.where(known, values, jnp.inf))
+    flat = high - low <= rounding * jnp.maximum(jnp.abs(high), jnp.abs(low))
+    if by != "likelihood":
+        flat = flat | (high <= (rounding * jnp.max(jnp.abs(c.data.y))) ** 2)
+    return flat & jnp.all(known)
 
 
 def _best(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array, values: Array) -> tuple[Array, Array]:
     """The ridge with the lowest criterion, and whether it lies inside the grid."""
-    place, inside, _ = interior_minimum(lambda t: criterion(with_noise(c, jnp.exp(t))), jnp.log(ridges), values)
-    return jnp.exp(place), inside
+    place, inside, lowest = interior_minimum(lambda t: criterion(with_noise(c, jnp.exp(t))), jnp.log(ridges), values)
+    return jnp.where(inside, jnp.exp(place), ridges[lowest]), inside
 
 
 def _mean_of_best(c: Conditioned, ridges: Array, table: Folds) -> tuple[Array, Array]:
@@ -180,7 +203,7 @@ def _mean_of_best(c: Conditioned, ridges: Array, table: Folds) -> tuple[Array, A
     return mean_over_folds(ridge, table), jnp.all(inside | (table.sizes == 0))
 
 
-def _along(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array, *, folds: bool = False) -> Array:
+def _along(criterion: Callable[[Conditioned], Any], c: Conditioned, ridges: Array, *, folds: bool = False) -> Any:
     # Folds at all ridges at once would need as many n × n matrices; the rest shares the eigenvectors in one product.
     along = jax.lax.map if folds else lambda function, values: jax.vmap(function)(values)
     return along(lambda ridge: criterion(with_noise(c, ridge)), ridges)

@@ -12,8 +12,7 @@ from kernax.model import Conditioned, check_conditioned
 
 def fit_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     """`y - f̂(X) = noise · alpha`, without the loss of digits of a difference; 0 where the data is masked."""
-    noise = c.model.noise + c.jitter
-    return c.data.zero_where_masked((noise[:, None] if noise.ndim < c.alpha.ndim and noise.ndim else noise) * c.alpha)
+    return c.data.zero_where_masked(_rows(c.model.noise + c.jitter, c) * c.alpha)
 
 
 @eqx.filter_jit
@@ -29,15 +28,19 @@ def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, ""]:
 def gcv(c: Conditioned) -> Float[Array, ""]:
     """`(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`: leave-one-out with every point's leverage set to the mean one. An objective.
 
-    A common noise cancels from the quotient, which is therefore formed without it: at noise 0 the limit is right.
+    A common noise cancels from the quotient, which is therefore formed without it: at noise 0 the limit is right. The
+    quotient comes before the square, so that no unit of the kernel over- or underflows.
     """
     check_conditioned(c)
-    noise = jnp.broadcast_to(c.model.noise + c.jitter, c.data.mask.shape)
-    level = jnp.sum(c.data.zero_where_masked(noise)) / jnp.maximum(c.data.count, 1)
+    noise = c.model.noise + c.jitter
+    level = jnp.max(c.data.zero_where_masked(noise)) if noise.ndim else jnp.zeros_like(noise)
     share = jnp.where(level > 0, noise / jnp.where(level > 0, level, 1.0), 1.0)
-    share = share if c.model.noise.ndim else jnp.ones_like(noise)
-    residuals = c.data.zero_where_masked((share[:, None] if c.alpha.ndim == 2 else share) * c.alpha)
     count = c.data.count.astype(c.data.dtype)
-    outputs = 1 if c.alpha.ndim == 1 else c.alpha.shape[1]
     left = jnp.sum(c.data.zero_where_masked(share * c.factor.inverse_diagonal())) / count
-    return jnp.sum(residuals**2) / (count * outputs) / left**2
+    residuals = c.data.zero_where_masked(_rows(share, c) * c.alpha / left)
+    return jnp.sum(residuals**2) / (count * c.data.num_outputs)
+
+
+def _rows(values: Float[Array, "*n"], c: Conditioned) -> Array:
+    """One number, or one per row, beside outputs."""
+    return values[:, None] if values.ndim and c.alpha.ndim == 2 else values

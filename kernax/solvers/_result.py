@@ -36,15 +36,23 @@ class Result(eqx.Enumeration):
         "Lower the learning rate or start elsewhere (kx.initialise)."
     )
     at_edge = (
-        "at_edge: the best ridge stands at the end of the ridges that were tried, so the criterion has no minimum inside. "
-        "Give a wider grid of ridges."
+        "at_edge: the best of the ridges that were tried is the first or the last of them, so that no two others enclose a "
+        "minimum. Give a wider grid (or a finer one, if it is short)."
+    )
+    flat = (
+        "flat: the criterion is the same at all ridges but for rounding, so it chooses none. "
+        "Take another criterion, or any ridge."
+    )
+    too_few_rows = (
+        "too_few_rows: without the rows left out, the others are too few to learn from (a spline needs enough to determine "
+        "its polynomials). Take more rows, or folds that leave more of them."
     )
     no_root = (
         "no_root: no ridge gives a residual as large as the noise. The noise variance exceeds the variance of the targets, "
         "or lies below what the kernel can reach at ridge 0."
     )
     no_corner = (
-        "no_corner: the L-curve has no corner: it is nowhere convex inside the ridges that were tried. "
+        "no_corner: the L-curve has no corner inside the ridges that were tried: it is nowhere convex, or hardly turns. "
         "Give a wider grid, or choose the ridge by another criterion."
     )
     rank_deficient = (

@@ -99,11 +99,6 @@ class ProjectedFactor(AbstractFactor):
         return _wrapped(self.inner.shifted(noise), self.projection, noise, noise)
 
     @property
-    def gram(self) -> Float[Array, "n n"]:
-        """`M K M`, with the free directions lifted: between vectors with `Pᵀv = 0` it is K."""
-        return self.inner.gram  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
     def carried(self) -> Float[Array, "n q"]:
         """`(K + noise·I) W`."""
         noise = self.noise[:, None] if self.noise.ndim else self.noise

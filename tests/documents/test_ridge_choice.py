@@ -554,7 +554,8 @@ def test_f31_all_selectors_side_by_side(capsys):
     assert list(table) == [row["by"] for row in table.rows] == names
     assert len(table) == 6
     assert printed.strip() == str(table).strip()
-    assert len(printed.strip().splitlines()) == 7
+    assert len(printed.strip().splitlines()) == 8
+    assert f"mean residual² of {SIGMA2:.4g}, the model's noise" in printed
     for by, row, line in zip(names, table.rows, printed.strip().splitlines()[1:], strict=True):
         single = kx.select_ridge(model, DATA, by, folds=3)
         assert row["ridge"] == pytest.approx(float(single.ridge), rel=1e-10)

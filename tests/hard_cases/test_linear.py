@@ -290,3 +290,25 @@ def test_a_path_is_a_sequence_that_ends():
     assert float(path[-1].penalty) == float(path.penalties[-1])
     with pytest.raises(IndexError):
         path[4]
+
+
+def test_where_jitter_decides_beside_the_penalty_the_answer_is_flagged():
+    """Two equal columns and a penalty far below rounding: no form may call its answer the ridge's."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(15, 3))
+    data = kx.Data(np.column_stack([x, x[:, 0]]), x @ [1.0, 0.0, -2.0])
+    for form in ("primal", "dual", "saddle_point"):
+        assert learners.ridge(data, 1e-18, form=form, throw=False).result != kx.Result.successful
+        assert learners.ridge(data, 1e-3, form=form).result == kx.Result.successful
+    assert learners.ridge(kx.Data(x, x[:, 0]), 0.0, form="dual", throw=False).result == kx.Result.singular
+
+
+def test_numbers_of_features_are_whole():
+    assert learners.PolynomialFeatures(np.int64(3)).degree == 3
+    for bad in (True, 0, 1.5):
+        with pytest.raises(ValueError, match="whole number"):
+            learners.PolynomialFeatures(bad)
+    with pytest.raises(ValueError, match="whole number"):
+        learners.random_fourier_features(jax.random.key(0), 0, jnp.ones(2))
+    with pytest.raises(ValueError, match="positive"):
+        learners.random_fourier_features(jax.random.key(0), 5, -jnp.ones(2))

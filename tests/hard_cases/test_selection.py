@@ -257,7 +257,7 @@ def test_targets_without_variety(by):
     """Nothing to learn, or a constant only: a ridge with finite numbers, or a status, never an unexplained NaN."""
     for y in (np.zeros(N), np.full(N, 3.0)):
         choice = choose(by, y)
-        if choice.result in (kx.Result.no_corner, kx.Result.no_root):
+        if choice.result in (kx.Result.no_corner, kx.Result.no_root, kx.Result.flat):
             assert np.isnan(choice.ridge)
         else:
             assert choice.result in (kx.Result.successful, kx.Result.at_edge)
@@ -395,3 +395,86 @@ def test_rank_deficient_splines_stay_flagged_at_every_noise():
     assert np.isnan(moved.alpha).all()
     choice = kx.select_ridge(start.model, data, "gcv", throw=False)
     assert choice.result == kx.Result.rank_deficient
+
+
+# Criteria that choose nothing
+
+
+@pytest.mark.parametrize("by", ["loo", "gcv", "kfold"])
+def test_a_criterion_that_is_rounding_everywhere_chooses_none(by):
+    """A straight line is the spline's own polynomial: every ridge leaves it as it is."""
+    spline, line = kx.Model(kx.CubicSpline(), noise=1.0), kx.Data(X, 2.0 * X[:, 0] + 1.0)
+    choice = kx.select_ridge(spline, line, by, folds=3, throw=False)
+    assert choice.result == kx.Result.flat
+    assert np.isnan(float(choice.ridge))
+    with pytest.raises(kx.FailedError, match="flat"):
+        kx.select_ridge(spline, line, by, folds=3)
+
+
+def test_one_row_chooses_no_ridge():
+    """Left out, the row is predicted by the mean function, whatever the ridge."""
+    choice = kx.select_ridge(MODEL, kx.Data(X[:1], Y[:1]), "loo", throw=False)
+    assert choice.result == kx.Result.flat
+
+
+def test_what_jitter_makes_is_no_minimum():
+    """The smaller ridges need jitter, and their likelihood is that of the jitter: the last ridge is the best of its own."""
+    twice = kx.Data(np.concatenate([X, X]), np.concatenate([Y, Y + 0.1]))
+    choice = kx.select_ridge(kx.Model(kx.RBF(1.0), noise=0.1), twice, "likelihood", ridges=[0.0, 1e-18, 1e-16, 1e-13])
+    assert choice.result == kx.Result.at_edge
+    assert float(choice.ridge) == 1e-13
+
+
+def test_a_ridge_that_failed_is_not_the_best(c):
+    """A negative ridge cannot be refused while it is traced: its scores are NaN, and never the lowest."""
+
+    def both_rules(ridges):
+        path = kx.ridge_path(c, ridges, folds=3)
+        return path.best_mean_score(), path.mean_of_best()
+
+    best, mean = jax.jit(both_rules)(jnp.array([-2.0, 0.1, 1.0]))
+    assert float(best) in (0.1, 1.0)
+    assert 0.1 <= float(mean) <= 1.0
+
+
+def test_a_fold_that_leaves_too_little_spoils_no_other():
+    """Four rows at one place determine no line, so the other fold has no residuals; their own have."""
+    x, y = np.array([0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0])[:, None], np.array([0.0, 0.1, -0.1, 0.05, 1.0, 0.0, 2.0])
+    for solver in (kx.Cholesky(), kx.Eigh()):
+        model = kx.Model(kx.CubicSpline(), noise=1.0)
+        residuals = np.asarray(kx.kfold_residuals(kx.condition(model, kx.Data(x, y), solver), [0, 0, 0, 0, 1, 1, 1]))
+        others = kx.condition(model, kx.Data(x[4:], y[4:]), solver)
+        np.testing.assert_allclose(residuals[:4], y[:4] - np.asarray(kx.mean(others, x[:4])), rtol=1e-9)
+        assert np.isnan(residuals[4:]).all()
+    choice = kx.select_ridge(model, kx.Data(x, y), "kfold", folds=[0, 0, 0, 0, 1, 1, 1], throw=False)
+    assert choice.result == kx.Result.too_few_rows
+
+
+def test_labels_may_be_anything_that_numpy_reads(c):
+    class Column:
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(N) // 4
+
+    padded = kx.condition(MODEL, kx.Data(X, Y, mask=np.arange(N) >= 4), kx.Eigh())
+    np.testing.assert_array_equal(as_users_meet_it(kx.fold_mse)(padded, Column()), kx.fold_mse(padded, np.arange(N) // 4))
+
+
+def test_a_key_of_another_kind_is_refused(c):
+    with pytest.raises(TypeError, match=r"jax\.random\.key"):
+        as_users_meet_it(kx.kfold_mse)(c, 3, key=0)
+
+
+def test_few_rows_get_their_table(capsys):
+    """Fewer rows than ten folds: as many folds as rows. Without noise the discrepancy principle is left out, in words."""
+    table = kx.compare_selectors(kx.Model(kx.Matern52(1.0), noise=0.0), kx.Data(X[:5], Y[:5]))
+    assert "kfold" in table
+    assert "discrepancy left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e15])
+def test_the_units_of_the_kernel_do_not_matter_in_single_precision(scale):
+    x, y = X.astype(np.float32), Y.astype(np.float32)
+    for by in ("gcv", "l_curve"):
+        of_one = kx.select_ridge(kx.Model(1.0 * kx.RBF(1.0), noise=0.1), kx.Data(x, y), by)
+        scaled = kx.select_ridge(kx.Model(np.float32(scale) * kx.RBF(1.0), noise=0.1), kx.Data(x, y), by)
+        np.testing.assert_allclose(scaled.ridge / np.float32(scale), of_one.ridge, rtol=0.02)
