@@ -16,3 +16,8 @@ jax.config.update("jax_enable_x64", True)
 
 with install_import_hook("kernax", "tests.typechecker.typechecked"):
     import kernax  # noqa: F401
+
+
+def pytest_collection_modifyitems(items):
+    """The longest test first: begun last, it would leave all other processes idle."""
+    items.sort(key=lambda item: "test_readme" not in item.nodeid)

@@ -170,15 +170,13 @@ def shifted_inverse_diagonal(
 
 @partial(shifted_inverse_diagonal.defjvp, symbolic_zeros=True)
 def _shifted_inverse_diagonal_jvp(power, primals, tangents):
-    (gram, spectrum, shift), (d_gram, _, d_shift) = primals, tangents
-    value = shifted_inverse_diagonal(gram, spectrum, shift, power)
-    slope = jnp.zeros_like(value)
-    if not _is_zero(d_shift):
-        slope = -power * shifted_inverse_diagonal(gram, spectrum, shift, power + 1) * d_shift
-    if not _is_zero(d_gram):
-        for left, right in _inverse_pairs(gram, spectrum, shift, power):
-            slope = slope - jnp.sum(matmul(left, d_gram) * right, axis=1)
-    return value, slope
+    return _power_and_slope(
+        lambda p: shifted_inverse_diagonal(*primals, p),
+        lambda left, change, right: jnp.sum(matmul(left, change) * right, axis=1),
+        power,
+        primals,
+        tangents,
+    )
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(4,))
@@ -192,15 +190,14 @@ def shifted_inverse_blocks(
 
 @partial(shifted_inverse_blocks.defjvp, symbolic_zeros=True)
 def _shifted_inverse_blocks_jvp(power, primals, tangents):
-    (gram, spectrum, shift, rows), (d_gram, _, d_shift, _) = primals, tangents
-    value = shifted_inverse_blocks(gram, spectrum, shift, rows, power)
-    slope = jnp.zeros_like(value)
-    if not _is_zero(d_shift):
-        slope = -power * shifted_inverse_blocks(gram, spectrum, shift, rows, power + 1) * d_shift
-    if not _is_zero(d_gram):
-        for left, right in _inverse_pairs(gram, spectrum, shift, power):
-            slope = slope - matmul(left[rows], matmul(d_gram, right[:, rows].swapaxes(0, 1)))
-    return value, slope
+    rows = primals[3]
+    return _power_and_slope(
+        lambda p: shifted_inverse_blocks(*primals, p),
+        lambda left, change, right: matmul(left[rows], matmul(change, right[:, rows].swapaxes(0, 1))),
+        power,
+        primals[:3],
+        tangents[:3],
+    )
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
@@ -213,21 +210,28 @@ def _shifted_inverse(
 
 @partial(_shifted_inverse.defjvp, symbolic_zeros=True)
 def _shifted_inverse_jvp(power, primals, tangents):
+    return _power_and_slope(
+        lambda p: _shifted_inverse(*primals, p),
+        lambda left, change, right: matmul(matmul(left, change), right),
+        power,
+        primals,
+        tangents,
+    )
+
+
+def _power_and_slope(part, between, power, primals, tangents):
+    """`part(p)` of `A⁻ᵖ` for `A = K + shift·I`, and its derivative: `-p·part(p+1)` in the shift; in K, where
+    `δ(A⁻ᵖ) = -Σ_j A⁻ʲ δK A^-(p+1-j)`, the same part of each product, as `between` computes it."""
     (gram, spectrum, shift), (d_gram, _, d_shift) = primals, tangents
-    value = _shifted_inverse(gram, spectrum, shift, power)
+    value = part(power)
     slope = jnp.zeros_like(value)
     if not _is_zero(d_shift):
-        slope = -power * _shifted_inverse(gram, spectrum, shift, power + 1) * d_shift
+        slope = -power * part(power + 1) * d_shift
     if not _is_zero(d_gram):
-        for left, right in _inverse_pairs(gram, spectrum, shift, power):
-            slope = slope - matmul(matmul(left, d_gram), right)
+        inverses = [_shifted_inverse(gram, spectrum, shift, j) for j in range(1, power + 1)]
+        for left, right in zip(inverses, reversed(inverses), strict=True):
+            slope = slope - between(left, d_gram, right)
     return value, slope
-
-
-def _inverse_pairs(gram, spectrum, shift, power):
-    """`δ(A⁻ᵖ) = -Σ_j A⁻ʲ δA A^-(p+1-j)`: the pairs of powers around δA."""
-    inverses = [_shifted_inverse(gram, spectrum, shift, j) for j in range(1, power + 1)]
-    return zip(inverses, reversed(inverses), strict=True)
 
 
 def _is_zero(tangent) -> bool:
