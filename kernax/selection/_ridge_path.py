@@ -12,7 +12,7 @@ from kernax._arrays import is_concrete, matmul
 from kernax.model import Conditioned, check_conditioned, with_noise
 from kernax.posterior import safe_sqrt
 from kernax.selection._kfold import Folds, as_folds, fold_mse, mean_over_folds
-from kernax.selection._leave_one_out import loo_residuals
+from kernax.selection._leave_one_out import loo_mse, loo_residuals
 from kernax.selection._likelihood import log_marginal_likelihood
 from kernax.selection._smoother import effective_degrees_of_freedom, fit_residuals, gcv
 from kernax.solvers import ProjectedFactor, SpectralFactor
@@ -80,7 +80,6 @@ def default_ridges(c: Conditioned, num: int = 50) -> Float[Array, " l"]:
     """Ridges from where the fit nearly interpolates (1e-10 of the largest eigenvalue of K; in float32, 1e-5) to where it is
     nearly the mean function (ten times that eigenvalue; a spline is then nearly its polynomial), evenly spread on a
     logarithmic axis."""
-    spectral_factor(c)
     top = largest_eigenvalue(c)
     least = max(1e-10, 100 * float(jnp.finfo(c.data.dtype).eps))
     return top * jnp.geomspace(least, 10.0, num, dtype=c.data.dtype)
@@ -138,15 +137,15 @@ def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds 
 
     def at(ridge: Float[Array, ""]) -> dict[str, Any]:
         here = with_noise(c, ridge)
-        residuals, left_out = fit_residuals(here), loo_residuals(here)
+        residuals = fit_residuals(here)
         return {
             "alpha": here.alpha,
             "fitted": c.data.zero_where_masked(c.data.y - residuals),
             "residual_norm": safe_sqrt(jnp.sum(residuals**2, axis=0)),
             "rkhs_norm": fitted_norm(here),
             "effective_degrees_of_freedom": effective_degrees_of_freedom(here),
-            "loo_residuals": left_out,
-            "loo_mse": jnp.sum(left_out**2) / (c.data.count * c.data.num_outputs),
+            "loo_residuals": loo_residuals(here),
+            "loo_mse": loo_mse(here),
             "gcv": gcv(here),
             "log_marginal_likelihood": log_marginal_likelihood(here),
             "jitter": here.jitter,

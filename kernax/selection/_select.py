@@ -85,7 +85,8 @@ def select_ridge(
     differentiable in the kernel's parameters and the data.
     """
     check_model_and_data(model, data, "select_ridge")
-    check_selector(by)
+    if by not in SELECTORS:
+        raise ValueError(f"by must be one of {', '.join(SELECTORS)}, got {by!r}.")
     if rule not in get_args(Rule):
         raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
     c = spectral(model, data, "select_ridge")
@@ -102,11 +103,6 @@ def spectral(model: Model, data: Data, caller: str) -> Conditioned:
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
     anywhere = eqx.tree_at(lambda m: m.noise, model, jnp.ones_like(model.noise))
     return condition(anywhere, data, Eigh(), throw=False)
-
-
-def check_selector(by: Any) -> None:
-    if by not in SELECTORS:
-        raise ValueError(f"by must be one of {', '.join(SELECTORS)}, got {by!r}.")
 
 
 def choose(
