@@ -80,6 +80,7 @@ def default_ridges(c: Conditioned, num: int = 50) -> Float[Array, " l"]:
     """Ridges from where the fit nearly interpolates (1e-10 of the largest eigenvalue of K; in float32, 1e-5) to where it is
     nearly the mean function (ten times that eigenvalue; a spline is then nearly its polynomial), evenly spread on a
     logarithmic axis."""
+    spectral_factor(c)
     top = largest_eigenvalue(c)
     least = max(1e-10, 100 * float(jnp.finfo(c.data.dtype).eps))
     return top * jnp.geomspace(least, 10.0, num, dtype=c.data.dtype)
