@@ -18,6 +18,16 @@ def is_concrete(value: Any) -> bool:
 
 def as_floats(value: Any, name: str) -> Float[Array, "..."]:
     """`value` as a JAX array of floats: integers become floats, what is no real number is refused."""
+    return jnp.asarray(*_real_numbers(value, name))
+
+
+def as_host_floats(value: Any, name: str) -> Float[np.ndarray, "..."]:
+    """What `as_floats` takes, refuses and gives, as a NumPy array of its own."""
+    return np.array(*_real_numbers(value, name))
+
+
+def _real_numbers(value: Any, name: str) -> tuple[Any, Any]:
+    """`value` as an array of real numbers, and the floating type that it is to have."""
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
     if not isinstance(value, jax.Array):
@@ -38,7 +48,7 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
             f"{name} has dtype {value.dtype}, in which no kernel matrix can be factorised: use float32 or float64."
         )
     dtype = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
-    return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
+    return value, jax.dtypes.canonicalize_dtype(dtype)
 
 
 def check_finite(value: Array, name: str, counts: Array | None = None, remedy: str = "drop them") -> None:

@@ -1,0 +1,196 @@
+"""The columns of tables of every kind, whole or in pieces.
+
+pandas, polars and pyarrow are imported by whoever has a table of theirs; only reading a file imports pyarrow here.
+"""
+
+import datetime
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Columns(NamedTuple):
+    """What every kind of table comes down to: the names, and of each the values as an array or as Python's own."""
+
+    names: list
+    values: Callable[[Any], np.ndarray]
+    keys: Callable[[Any], list]
+
+
+def as_numbers(values: np.ndarray, name: Any, offset: int) -> np.ndarray:
+    """A column of numbers, NaN where one is missing; of anything else, the first row that is none is named."""
+    if values.ndim != 1:
+        raise ValueError(f"column {name!r} has shape {values.shape}: it must be one number a row.")
+    if values.dtype.kind in "biuf":
+        return values
+    is_time = values.dtype.kind in "mM"
+    numbers = np.full(len(values), np.nan)
+    text, plain = None, values.tolist()
+    for i, value in enumerate([] if is_time else plain):
+        if value is None:
+            continue
+        is_time = isinstance(value, datetime.date | datetime.time | datetime.timedelta)
+        try:
+            numbers[i] = float(value)
+        except (TypeError, ValueError):
+            text = i
+            break
+        if text is None and isinstance(value, str | bytes):
+            text = i
+    if is_time:
+        raise ValueError(
+            f"column {name!r} holds dates or times, and kernax takes numbers: convert it first, "
+            "for example to days since the first observation."
+        )
+    if text is not None:
+        raise ValueError(
+            f"column {name!r} has {plain[text]!r} in row {offset + text}, and kernax takes numbers: convert it first."
+        )
+    return numbers
+
+
+def whole(table: Any) -> Columns | None:
+    """The columns of a table in memory; None for what is to be read in pieces."""
+    if isinstance(table, Mapping):
+        return Columns(list(table), lambda name: np.asarray(table[name]), lambda name: _plain(table[name]))
+    if is_a(table, "pandas", "DataFrame"):
+        return Columns(list(table.columns), lambda name: _pandas_values(table[name]), lambda name: _pandas_keys(table[name]))
+    if is_a(table, "polars", "DataFrame"):
+        return Columns(list(table.columns), lambda name: table[name].to_numpy(), lambda name: table[name].to_list())
+    if is_a(table, "pyarrow", "Table"):
+        return _arrow(table)
+    return None
+
+
+def _plain(values: Any) -> list:
+    """A column of a dict as Python's own values."""
+    if isinstance(values, list | tuple):
+        return [value.item() if isinstance(value, np.generic) else value for value in values]
+    values = np.asarray(values)
+    # Nanoseconds have no Python type: NumPy would give integers.
+    return (values.astype("M8[us]") if values.dtype.kind == "M" else values).tolist()
+
+
+def _pandas_values(series: Any) -> np.ndarray:
+    kind = series.dtype.kind
+    if kind in "biuf":
+        single = kind == "f" and series.dtype.itemsize == 4
+        return series.to_numpy(dtype=np.float32 if single else np.float64, na_value=np.nan)
+    return series.to_numpy() if kind in "mM" else series.to_numpy(dtype=object, na_value=None)
+
+
+def _pandas_keys(series: Any) -> list:
+    return [None if missing else key for key, missing in zip(series.tolist(), series.isna(), strict=True)]
+
+
+def _arrow(table: Any) -> Columns:
+    def values(name: Any) -> np.ndarray:
+        column = table.column(name)
+        # pyarrow's own conversion of a dictionary column puts a value where one is missing.
+        return (column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column).to_numpy()
+
+    return Columns(list(table.column_names), values, lambda name: table.column(name).to_pylist())
+
+
+def stream(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Callable[[], Iterator[Columns]], str]:
+    """What is read in pieces of at most `rows` rows: all its columns, how to begin reading `names`, and its own name.
+
+    `numbers` are those of the names whose columns are to be numbers.
+    """
+    columns, batches, source = _batches(table, names, numbers, rows)
+
+    def pieces() -> Iterator[Columns]:
+        import pyarrow
+
+        for batch in batches():
+            for start in range(0, batch.num_rows, rows):
+                yield _arrow(pyarrow.Table.from_batches([batch.slice(start, rows)]))
+
+    return columns, pieces, source
+
+
+def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Callable[[], Iterable[Any]], str]:
+    if is_a(table, "pyarrow", "RecordBatchReader"):
+        return table.schema.names, _once(table), "a reader"
+    if isinstance(table, str | os.PathLike):
+        path = os.fspath(table)
+        ending = os.path.splitext(path)[1].lower()
+        formats = {".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".feather": "ipc", ".csv": "csv"}
+        if ending not in formats:
+            raise ValueError(f"{path!r} is none of the files that kernax reads: {', '.join(formats)}.")
+        try:
+            import pyarrow.csv
+            import pyarrow.dataset
+        except ImportError as error:
+            raise ImportError(f"reading {path!r} needs pyarrow: pip install pyarrow") from error
+        if ending == ".csv":
+            return pyarrow.csv.open_csv(path).schema.names, lambda: _csv_batches(path, names, numbers), path
+        table, source = pyarrow.dataset.dataset(path, format=formats[ending]), path
+    elif is_a(table, "pyarrow.dataset", "Dataset"):
+        source = "a dataset"
+    else:
+        raise TypeError(
+            "table must be a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or a path, "
+            f"got {type(table).__name__}."
+        )
+
+    def batches() -> Iterable[Any]:
+        # The defaults read far ahead, and hold all of a file of moderate size.
+        return table.to_batches(columns=names, batch_size=rows, batch_readahead=2, fragment_readahead=1)
+
+    return table.schema.names, batches, source
+
+
+def _once(reader: Any) -> Callable[[], Iterator[Any]]:
+    unread = [reader]
+
+    def batches() -> Iterator[Any]:
+        if not unread:
+            raise ValueError("this reader was read already, and can be read once: make a new one.")
+        yield from unread.pop()
+
+    return batches
+
+
+def _csv_batches(path: str, names: list, numbers: list) -> Iterator[Any]:
+    """Batches with x and y as float64, whatever the first rows look like."""
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.csv
+
+    compute: Any = pyarrow.compute  # its functions are made at run time
+    options = pyarrow.csv.ConvertOptions(
+        include_columns=names,
+        # Read as text and converted here: pyarrow's own conversion does not say in which row it failed.
+        column_types={name: pyarrow.string() for name in numbers},
+        strings_can_be_null=True,
+        null_values=[""],
+    )
+    absent = pyarrow.array(["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None"])
+    offset = 0
+    try:
+        for batch in pyarrow.csv.open_csv(path, convert_options=options):
+            for name in dict.fromkeys(numbers):
+                at = batch.schema.get_field_index(name)
+                text = compute.utf8_trim_whitespace(batch.column(at))
+                text = compute.if_else(compute.is_in(text, absent), None, text)
+                try:
+                    batch = batch.set_column(at, name, text.cast(pyarrow.float64()))
+                except pyarrow.ArrowInvalid:
+                    as_numbers(text.to_numpy(zero_copy_only=False), name, offset)  # raises, and says where
+            offset += batch.num_rows
+            yield batch
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(
+            f"{path}: {error}. pyarrow guesses the type of a CSV column from its first rows: "
+            "write the file as parquet, or load it whole."
+        ) from error
+
+
+def is_a(table: Any, module: str, name: str) -> bool:
+    """Whether `table` is of that class, without importing its library: who holds one has imported it."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(table, getattr(loaded, name))
