@@ -99,6 +99,23 @@ def test_streams_are_read_as_far_as_asked_and_once(tmp_path):
     assert_like_pandas(groups(dataset, "star", "t", "flux"), FRAME, "star", "t", "flux")
 
 
+@pytest.mark.parametrize("ending", [".parquet", ".feather"])
+def test_no_file_is_held_whole(tmp_path, ending):
+    big = pa.table({"s": np.arange(300_000) // 50, "t": np.random.default_rng(0).normal(size=300_000)})
+    path = tmp_path / f"big{ending}"
+    if ending == ".parquet":
+        pyarrow.parquet.write_table(big, path, row_group_size=10_000)
+    else:
+        pyarrow.feather.write_feather(big, path, chunksize=10_000)
+    table_bytes = big.nbytes
+    del big
+    stream = iter(groups(path, "s", "t", "t", rows_at_a_time=5000))
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in stream]
+    assert len(held) == 6000
+    assert max(held) < 0.5 * table_bytes
+
+
 def test_a_group_that_returns_in_a_file_is_refused(tmp_path):
     found = groups(on_disk(MIXED, ".parquet", tmp_path), "star", "t", "flux")
     with pytest.raises(

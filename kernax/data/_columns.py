@@ -115,33 +115,31 @@ def stream(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Cal
 def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Callable[[], Iterable[Any]], str]:
     if is_a(table, "pyarrow", "RecordBatchReader"):
         return table.schema.names, _once(table), "a reader"
-    if isinstance(table, str | os.PathLike):
-        path = os.fspath(table)
-        ending = os.path.splitext(path)[1].lower()
-        formats = {".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".feather": "ipc", ".csv": "csv"}
-        if ending not in formats:
-            raise ValueError(f"{path!r} is none of the files that kernax reads: {', '.join(formats)}.")
-        try:
-            import pyarrow.csv
-            import pyarrow.dataset
-        except ImportError as error:
-            raise ImportError(f"reading {path!r} needs pyarrow: pip install pyarrow") from error
-        if ending == ".csv":
-            return pyarrow.csv.open_csv(path).schema.names, lambda: _csv_batches(path, names, numbers), path
-        table, source = pyarrow.dataset.dataset(path, format=formats[ending]), path
-    elif is_a(table, "pyarrow.dataset", "Dataset"):
-        source = "a dataset"
-    else:
+    if is_a(table, "pyarrow.dataset", "Dataset"):
+        # Of many files, one at a time; within a file pyarrow reads ahead as it likes.
+        options = {"columns": names, "batch_size": rows, "batch_readahead": 1, "fragment_readahead": 1}
+        return table.schema.names, lambda: table.to_batches(**options), "a dataset"
+    if not isinstance(table, str | os.PathLike):
         raise TypeError(
             "table must be a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or a path, "
             f"got {type(table).__name__}."
         )
-
-    def batches() -> Iterable[Any]:
-        # The defaults read far ahead, and hold all of a file of moderate size.
-        return table.to_batches(columns=names, batch_size=rows, batch_readahead=2, fragment_readahead=1)
-
-    return table.schema.names, batches, source
+    path = os.fspath(table)
+    try:
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(f"reading {path!r} needs pyarrow: pip install pyarrow") from error
+    match os.path.splitext(path)[1].lower():
+        case ".parquet" | ".pq":
+            columns, batches = pyarrow.parquet.read_schema(path).names, lambda: _parquet_batches(path, names, rows)
+        case ".arrow" | ".feather":
+            columns, batches = pyarrow.ipc.open_file(path).schema.names, lambda: _arrow_batches(path)
+        case ".csv":
+            columns, batches = pyarrow.csv.open_csv(path).schema.names, lambda: _csv_batches(path, names, numbers)
+        case _:
+            raise ValueError(f"{path!r} is none of the files that kernax reads: .parquet, .arrow, .feather, .csv.")
+    return columns, batches, path
 
 
 def _once(reader: Any) -> Callable[[], Iterator[Any]]:
@@ -153,6 +151,23 @@ def _once(reader: Any) -> Callable[[], Iterator[Any]]:
         yield from unread.pop()
 
     return batches
+
+
+def _parquet_batches(path: str, names: list, rows: int) -> Iterator[Any]:
+    import pyarrow.parquet
+
+    # By default pyarrow reads ahead, and all of a file of moderate size is in memory before its first group.
+    with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+        yield from file.iter_batches(batch_size=rows, columns=names)
+
+
+def _arrow_batches(path: str) -> Iterator[Any]:
+    import pyarrow
+
+    with pyarrow.OSFile(path) as file:
+        reader = pyarrow.ipc.open_file(file)
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i)
 
 
 def _csv_batches(path: str, names: list, numbers: list) -> Iterator[Any]:

@@ -61,7 +61,7 @@ def host_data(item: Any, index: int = 0, like: HostData | None = None, key: Hash
     one dataset's own misfortune, for its own status to tell. Without `key`, the name is the group's, or else the number.
     """
     if key is None:
-        key = item.key if isinstance(item, Group) else index
+        key = item.key if isinstance(item, Group | HostData) else index
     try:
         x, y, mask = _parts(item)
         data = HostData(*_host_arrays(x, y, mask, None if like is None else like.y.dtype), key, index)
@@ -74,7 +74,7 @@ def host_data(item: Any, index: int = 0, like: HostData | None = None, key: Hash
 def _parts(item: Any) -> tuple[Any, Any, Any]:
     if isinstance(item, Group):
         return item.x, item.y, None
-    if isinstance(item, Data):
+    if isinstance(item, Data | HostData):
         return item.x, item.y, item.mask
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):
         raise TypeError(f"it must be (x, y), (x, y, mask) or kx.Data, got {_what(item)}.")
@@ -259,11 +259,10 @@ def stacked(datasets: Sequence[HostData], rows: int, lanes: int | None = None) -
         n = data.n
         if n == 0:
             continue
-        first = data.mask.argmax()
         for out, leaf in zip(xs, jax.tree.leaves(data.x), strict=True):
             out[i, :n] = leaf
-            # Where no row counts, all rows are 0 already, this one too.
-            out[i, n:] = leaf[first]
+            # Row 0 counts, or is itself a copy of the first that does.
+            out[i, n:] = leaf[0]
         y[i, :n] = data.y
         mask[i, :n] = data.mask
     return jax.tree.unflatten(_data_structure(), [jax.tree.unflatten(structure, xs), y, mask])
