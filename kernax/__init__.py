@@ -4,9 +4,20 @@ A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantit
 processes is a pure function of the answer; `fit` minimises one of those functions.
 """
 
-from kernax import learners, means
+from kernax import data, learners, means
 from kernax.data import Data
-from kernax.fitting import Fit, fit, initialise, lbfgs
+from kernax.fitting import (
+    ConditionedMany,
+    Fit,
+    Fits,
+    condition_many,
+    fit,
+    fit_many,
+    initialise,
+    lbfgs,
+    predict_many,
+    refit_many,
+)
 from kernax.kernels import (
     NNGP,
     NTK,
@@ -122,6 +133,7 @@ __all__ = [
     "ArcCosine",
     "Cholesky",
     "Conditioned",
+    "ConditionedMany",
     "Constant",
     "Cosine",
     "CubicSpline",
@@ -132,6 +144,7 @@ __all__ = [
     "FailedError",
     "FeatureMap",
     "Fit",
+    "Fits",
     "Gamma",
     "GaussianPair",
     "HalfNormal",
@@ -167,13 +180,16 @@ __all__ = [
     "Warp",
     "compare_selectors",
     "condition",
+    "condition_many",
     "constrain",
     "covariance",
+    "data",
     "default_ridges",
     "discrepancy",
     "effective_degrees_of_freedom",
     "error_bound",
     "fit",
+    "fit_many",
     "fold_mse",
     "freeze",
     "gcv",
@@ -201,8 +217,10 @@ __all__ = [
     "positive",
     "power_function",
     "predict",
+    "predict_many",
     "ravel",
     "real",
+    "refit_many",
     "report",
     "ridge_path",
     "rkhs_inner",

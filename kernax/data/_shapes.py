@@ -2,9 +2,11 @@
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def work(
@@ -27,7 +29,7 @@ def plan_rows(
     and the sizes: as they are if at most 4 differ (a regular design), else rounded up to multiples of 8, so that later
     datasets find a known shape more often, and beyond 64 of those, the largest on each rung of a geometric ladder.
     """
-    ordered = np.sort(np.fromiter(sizes, int))
+    ordered = np.sort(np.maximum(np.fromiter(sizes, int), 1))
     if ordered.size == 0:
         return ()
     known = np.unique(np.fromiter(known, int))
@@ -66,3 +68,11 @@ def bucket_of(size: int, shapes: Sequence[int]) -> int:
     if at == len(shapes):
         raise ValueError(f"{size} rows fit into none of the shapes {tuple(shapes)}.")
     return shapes[at]
+
+
+def by_shape(items: Sequence[T], sizes: Sequence[int], shapes: Sequence[int]) -> list[tuple[int, list[T]]]:
+    """Items of these sizes under the smallest of the ascending `shapes` that holds them; one row at the least."""
+    members: dict[int, list[T]] = {rows: [] for rows in shapes}
+    for item, size in zip(items, sizes, strict=True):
+        members[bucket_of(max(size, 1), shapes)].append(item)
+    return [(rows, own) for rows, own in members.items() if own]

@@ -1,7 +1,21 @@
-"""Fitting: one loop, any objective, any optax optimiser."""
+"""Fitting: one loop, any objective, any optax optimiser; one dataset or thousands."""
 
-from kernax.fitting._fit import Fit, fit
+from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_many
+from kernax.fitting._fit import fit
+from kernax.fitting._fits import Fit, Fits
 from kernax.fitting._lbfgs import lbfgs
+from kernax.fitting._many import fit_many, refit_many
 from kernax.fitting._starts import initialise
 
-__all__ = ["Fit", "fit", "initialise", "lbfgs"]
+__all__ = [
+    "ConditionedMany",
+    "Fit",
+    "Fits",
+    "condition_many",
+    "fit",
+    "fit_many",
+    "initialise",
+    "lbfgs",
+    "predict_many",
+    "refit_many",
+]

@@ -8,54 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
+from kernax.fitting._fits import Fit
 from kernax.fitting._lanes import run_lanes, run_traced, stacked
-from kernax.fitting._lbfgs import lbfgs
-from kernax.fitting._loop import LoopState, Objective, Problem, Rules, outcome
+from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
+from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
 from kernax.model import Model, check_model_and_data
-from kernax.parameters import (
-    as_dtype,
-    at_bound,
-    join,
-    parameter_name,
-    parameters,
-    setting,
-    split,
-)
+from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.selection import negative_log_marginal_likelihood
-from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
-
-
-class Fit(eqx.Module):
-    """A fitted model and how it came about."""
-
-    model: Model
-    value: Float[Array, ""]
-    """The objective (less the log-prior) at the model: the best finite one met."""
-    result: Any
-    num_steps: Int[Array, ""]
-    """Evaluations of the objective and its gradient, of the start that won."""
-    gradient_norm: Float[Array, ""]
-    """The largest component of the gradient in the unconstrained space."""
-    at_bound: Model
-    """A tree of booleans: which parameters ended at an end of their range."""
-    jitter: Float[Array, ""]
-    history: Float[Array, " steps"]
-    """The value at every step, of the start that won; NaN past the end if the fit was traced."""
-    start_values: Float[Array, " starts"]
-    """The value that each start arrived at; ∞ for one that failed."""
-
-    def __repr__(self):
-        if not is_concrete(self.value) or self.value.ndim:
-            return f"Fit({self.model!r})"
-        return (
-            f"Fit({result_name(self.result)}, value={float(self.value):.6g}, num_steps={int(self.num_steps)}, "
-            f"gradient_norm={float(self.gradient_norm):.2g}, jitter={float(self.jitter):.2g}, model={self.model!r})"
-        )
+from kernax.solvers import AbstractSolver, Cholesky, Result, throw_unless
 
 
 def fit(
@@ -94,46 +59,39 @@ def fit(
     Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
     """
     check_model_and_data(model, data, "fit")
-    if not callable(objective):
-        raise TypeError(f"objective must be a function of a Conditioned, such as kx.loo_mse, got {objective!r}.")
-    if optimiser is not None and not isinstance(
-        optimiser, optax.GradientTransformation | optax.GradientTransformationExtraArgs
-    ):
-        raise TypeError(f"optimiser must be an optax optimiser, such as optax.adam(1e-2), got {optimiser!r}.")
-    if trainable is not None and jax.tree.structure(trainable) != jax.tree.structure(model):
-        raise ValueError(
-            "trainable must be a tree of booleans in the shape of the model: make it with kx.freeze(model, where)."
-        )
-    if patience is None:
-        # Optimisers with momentum swing up and down for dozens of steps before they get on.
-        patience = 20 if optimiser is None else 100
-    if restarts < 0 or max_steps < 1 or patience < 1:
-        raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1; got {restarts}, {max_steps}, {patience}.")
-    single = jnp.finfo(data.dtype).eps > 1e-10
-    rules = Rules(
-        optimiser=lbfgs() if optimiser is None else optimiser,
+    rules = checked_rules(
+        model,
+        data.dtype,
+        objective=objective,
+        optimiser=optimiser,
         max_steps=max_steps,
-        gradient_tolerance=(1e-3 if single else 1e-5) if gradient_tolerance is None else gradient_tolerance,
-        value_tolerance=(1e-6 if single else 1e-10) if value_tolerance is None else value_tolerance,
+        gradient_tolerance=gradient_tolerance,
+        value_tolerance=value_tolerance,
         patience=patience,
+        trainable=trainable,
+        restarts=restarts,
     )
-    _check_free(model, trainable)
     if key is None and restarts:
         key = jax.random.key(0)
-    frees, held = _prepare(model, trainable, data.dtype, restarts, key)
+    frees, held = prepared(model, trainable, data.dtype, restarts, key)
     problem = Problem(held, data, objective, Cholesky() if solver is None else solver)
 
     # Inside a trace everything that was computed is traced, even if model and data are not.
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):
         frees, problem = _without_derivative((frees, problem))
-        return _best_of(run_traced(frees, problem, rules), problem, rules)
-    answer = _best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules)
-    history = np.asarray(answer.history)[: int(answer.num_steps)]
-    answer = eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
+        return best_of(run_traced(frees, problem, rules), problem, rules)
+    answer = best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules)
+    answer = with_own_history(answer)
     if throw:
         usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
         throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")
     return answer
+
+
+def with_own_history(answer: Fit) -> Fit:
+    """The fit with its history cut to the steps made."""
+    history = np.asarray(answer.history)[: int(answer.num_steps)]
+    return eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
 
 
 def _without_derivative(tree: Any) -> Any:
@@ -155,7 +113,7 @@ def _without_derivative(tree: Any) -> Any:
 
 
 @eqx.filter_jit
-def _prepare(
+def prepared(
     model: Model, trainable: Model | None, dtype: Any, restarts: int, key: Key[Array, ""] | None
 ) -> tuple[list[Model], Model]:
     """The starts, unconstrained, and what is held."""
@@ -165,7 +123,7 @@ def _prepare(
 
 
 @eqx.filter_jit
-def _best_of(lanes: list[LoopState], problem: Problem, rules: Rules) -> Fit:
+def best_of(lanes: list[LoopState], problem: AbstractProblem, rules: Rules) -> Fit:
     """The lane with the lowest finite value, as a `Fit`."""
     values = jnp.stack([jnp.where(jnp.isfinite(s.best.value), s.best.value, jnp.inf) for s in lanes])
     if len(lanes) == 1:
@@ -174,7 +132,8 @@ def _best_of(lanes: list[LoopState], problem: Problem, rules: Rules) -> Fit:
     else:
         state = jax.tree.map(lambda leaf: leaf[jnp.argmin(values)], stacked(lanes))
         result = outcome(state, rules)
-        result = Result.where(jnp.any(jnp.isfinite(values)), result, Result.all_starts_failed)
+        hopeless = Result.where(result == Result.empty, Result.empty, Result.all_starts_failed)
+        result = Result.where(jnp.any(jnp.isfinite(values)), result, hopeless)
     model = join(state.best.free, problem.held)
     return Fit(
         model=model,
@@ -187,18 +146,3 @@ def _best_of(lanes: list[LoopState], problem: Problem, rules: Rules) -> Fit:
         history=state.history,
         start_values=values,
     )
-
-
-def _check_free(model: Model, trainable: Model | None) -> None:
-    tree = model if trainable is None else eqx.filter(model, trainable)
-    free = parameters(tree)
-    if not free:
-        raise ValueError("there is nothing to fit: every parameter is held.")
-    for path, value in free:
-        bijector = setting(model, path).bijector
-        if is_concrete(value) and getattr(bijector, "zero_allowed", False) and (np.asarray(value) == 0).any():
-            name = parameter_name(path)
-            raise ValueError(
-                f"{name} is 0, where its logarithm, in which it is fitted, has no value: start it above 0, "
-                f"or hold it with trainable=kx.freeze(model, where=lambda m: m.{name})."
-            )

@@ -14,23 +14,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
-from kernax.fitting._loop import LoopState, Problem, Rules, advance, start
+from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
+from kernax.fitting._programs import compiled
 from kernax.fitting._progress import progress_bar
 from kernax.model import Model
 
-_start = eqx.filter_jit(start)
-_advance = eqx.filter_jit(advance)
-_start_together = eqx.filter_jit(
-    lambda frees, problem, rules: jax.vmap(lambda free: start(free, problem, rules))(stacked(frees))
-)
-_advance_together = eqx.filter_jit(
-    lambda states, problem, rules, until: jax.vmap(lambda state: advance(state, problem, rules, until))(states)
-)
+_start = compiled(start)
+_advance = compiled(advance)
+
+
+@compiled
+def _start_together(frees: list[Model], dtype: Any, rules: Rules) -> LoopState:
+    return jax.vmap(lambda free: start(free, dtype, rules))(stacked(frees))
+
+
+@compiled
+def _advance_together(states: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
+    return jax.vmap(lambda state: advance(state, problem, rules, until))(states)
 
 
 def stacked(lanes: list[Any]) -> Any:
@@ -38,11 +43,11 @@ def stacked(lanes: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
 
 
-def run_traced(frees: list[Model], problem: Problem, rules: Rules) -> list[LoopState]:
+def run_traced(frees: list[Model], problem: AbstractProblem, rules: Rules) -> list[LoopState]:
     """All lanes to their end, inside somebody's trace."""
 
     def run(free: Model) -> LoopState:
-        return advance(start(free, problem, rules), problem, rules, jnp.asarray(rules.max_steps))
+        return advance(start(free, problem.dtype, rules), problem, rules, jnp.asarray(rules.max_steps))
 
     if len(frees) == 1:
         return [run(frees[0])]
@@ -51,22 +56,22 @@ def run_traced(frees: list[Model], problem: Problem, rules: Rules) -> list[LoopS
 
 
 def run_lanes(
-    frees: list[Model], problem: Problem, rules: Rules, *, progress: bool, together: bool | None = None
+    frees: list[Model], problem: AbstractProblem, rules: Rules, *, progress: bool, together: bool | None = None
 ) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached."""
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
     with progress_bar(progress, rules.max_steps * (1 if together else len(frees))) as show:
         if together:
-            states = _start_together(frees, problem, rules)
+            states = _start_together(frees, problem.dtype, rules)
             return _unstacked(_drive(_advance_together, states, problem, rules, stop, show), len(frees))
 
         def lane(free: Model) -> LoopState:
-            return _drive(_advance, _start(free, problem, rules), problem, rules, stop, show)
+            return _drive(_advance, _start(free, problem.dtype, rules), problem, rules, stop, show)
 
         if len(frees) == 1:
             return [lane(frees[0])]
-        with _one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
             futures = [pool.submit(lane, free) for free in frees]
             try:
                 return [future.result() for future in futures]
@@ -79,7 +84,9 @@ def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
     return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(lanes)]
 
 
-def _drive(advance: Any, state: LoopState, problem: Problem, rules: Rules, stop: threading.Event, show: Any) -> LoopState:
+def _drive(
+    advance: Any, state: LoopState, problem: AbstractProblem, rules: Rules, stop: threading.Event, show: Any
+) -> LoopState:
     """Advance in pieces of about half a second. A piece cut off by Ctrl-C is lost; the state before it is not."""
     piece, done = 1, 0
     try:
@@ -97,7 +104,7 @@ def _drive(advance: Any, state: LoopState, problem: Problem, rules: Rules, stop:
 
 
 @contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def one_blas_thread() -> Iterator[None]:
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:  # still right, only slower: lanes then compete for BLAS threads

@@ -1,5 +1,6 @@
 """The one loop of fitting: evaluate, remember the best, ask the optimiser for the next point, stop when it is time."""
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +18,34 @@ from kernax.solvers import AbstractSolver, Result
 Objective = Callable[[Conditioned], Float[Array, ""]]
 
 
-class Problem(eqx.Module):
-    """What is minimised: `objective(condition(model, data)) - log_prior(model)` over the free parameters."""
+class AbstractProblem(eqx.Module):
+    """A scalar of the free parameters, to be minimised."""
+
+    held: eqx.AbstractVar[Model]
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The floating type of the value."""
+
+    @abc.abstractmethod
+    def __call__(self, free: Model) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+        """The value, and beside it the factorisation's result and jitter."""
+
+
+class Problem(AbstractProblem):
+    """What `fit` minimises: `objective(condition(model, data)) - log_prior(model)`."""
 
     held: Model
     data: Data
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
 
-    def __call__(self, free: Model) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    def __call__(self, free):
         model = as_dtype(join(free, self.held), self.data.dtype)
         c = condition(model, self.data, self.solver, throw=False)
         value = self.objective(c) - log_prior(model).astype(self.data.dtype)
@@ -43,6 +63,8 @@ class Rules(eqx.Module):
     """A step whose progress is less than this times the scale counts as none."""
     patience: int = eqx.field(static=True)
     """How many steps without progress end the fit."""
+    keep_history: bool = eqx.field(static=True, default=True)
+    """Whether the value of every step is kept: of thousands of fits it would fill the memory."""
 
 
 class Best(eqx.Module):
@@ -72,9 +94,8 @@ class LoopState(eqx.Module):
     running: Bool[Array, ""]
 
 
-def start(free: Model, problem: Problem, rules: Rules) -> LoopState:
+def start(free: Model, dtype: Any, rules: Rules) -> LoopState:
     """The state before the first evaluation."""
-    dtype = problem.data.dtype
     unknown = jnp.full((), jnp.inf, dtype)
     best = Best(free, unknown, unknown, jnp.zeros((), dtype))
     count = jnp.zeros((), jnp.int32)
@@ -88,17 +109,17 @@ def start(free: Model, problem: Problem, rules: Rules) -> LoopState:
         milestone=unknown,
         idle=count,
         step=count,
-        history=jnp.full(rules.max_steps, jnp.nan, dtype),
+        history=jnp.full(rules.max_steps if rules.keep_history else 0, jnp.nan, dtype),
         running=jnp.asarray(rules.max_steps > 0),
     )
 
 
-def advance(state: LoopState, problem: Problem, rules: Rules, until: Int[Array, ""]) -> LoopState:
+def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
     """Go on until the loop stops by itself or `until` steps have been made in all."""
     return jax.lax.while_loop(lambda s: s.running & (s.step < until), lambda s: _turn(s, problem, rules), state)
 
 
-def _turn(state: LoopState, problem: Problem, rules: Rules) -> LoopState:
+def _turn(state: LoopState, problem: AbstractProblem, rules: Rules) -> LoopState:
     (value, (status, jitter)), gradient = jax.value_and_grad(problem, has_aux=True)(state.free)
     norm = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=0.0) for g in jax.tree.leaves(gradient)]))
     first = state.step == 0
@@ -136,7 +157,7 @@ def _turn(state: LoopState, problem: Problem, rules: Rules) -> LoopState:
         milestone=milestone,
         idle=idle.astype(state.idle.dtype),
         step=step,
-        history=state.history.at[state.step].set(value),
+        history=state.history.at[state.step].set(value) if rules.keep_history else state.history,
         running=~stop,
     )
 

@@ -1,7 +1,8 @@
-"""A progress bar for long eager fits, if tqdm is installed."""
+"""Progress bars for long eager fits, if tqdm is installed."""
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -10,14 +11,39 @@ def progress_bar(wanted: bool, total: int) -> Iterator[Callable[[int, float], No
     if not wanted:
         yield lambda steps, value: None
         return
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install tqdm.") from error
-    with tqdm(total=total, unit="step", desc="fit") as bar:
+    with _tqdm()(total=total, unit="step", desc="fit") as bar:
 
         def show(steps: int, value: float) -> None:
             bar.set_postfix(value=f"{value:.6g}")
             bar.update(steps)
 
         yield show
+
+
+@contextlib.contextmanager
+def many_bar(wanted: bool, total: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function to call with how many datasets have just ended, and how many of those have failed.
+
+    Shows the rate, and the time left if the number of datasets is known.
+    """
+    if not wanted:
+        yield lambda done, failed: None
+        return
+    with _tqdm()(total=total, unit="dataset", desc="fit_many") as bar:
+        all_failed = 0
+
+        def show(done: int, failed: int) -> None:
+            nonlocal all_failed
+            all_failed += failed
+            bar.set_postfix(failed=all_failed, refresh=False)
+            bar.update(done)
+
+        yield show
+
+
+def _tqdm() -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError("progress=True needs tqdm: pip install tqdm.") from error
+    return tqdm

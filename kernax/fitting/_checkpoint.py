@@ -1,0 +1,122 @@
+"""A folder in which the results of many fits are kept as they come, so that a killed run goes on where it was.
+
+`fit.json` says what is being fitted; every other file holds the results of some datasets, with a digest of each dataset.
+Files are written under another name first and then renamed, so that each is whole or absent.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from kernax.data._many import HostData
+
+_FORMAT = 1
+DIGEST_BYTES = 16
+
+
+class Part(NamedTuple):
+    """Results of some datasets: NumPy arrays with a leading axis."""
+
+    numbers: np.ndarray
+    digests: np.ndarray
+    results: PyTree
+
+
+class Checkpoint:
+    """One folder, for one fit of many datasets."""
+
+    def __init__(self, folder: str | os.PathLike, identity: dict[str, Any]):
+        self._folder = Path(folder)
+        if self._folder.exists() and not self._folder.is_dir():
+            raise ValueError(f"checkpoint must be a folder, but {self._folder} is a file.")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        identity = {"format": _FORMAT, **identity}
+        path = self._folder / "fit.json"
+        if path.exists():
+            _check_same(_read_json(path), identity, self._folder)
+            return
+        foreign = [entry.name for entry in self._folder.iterdir() if not entry.name.endswith(".tmp")]
+        if foreign:
+            raise ValueError(
+                f"{self._folder} is not empty and holds no checkpoint ({foreign[0]}, …): give a folder of its own."
+            )
+        _write(path, json.dumps(identity, indent=2).encode())
+
+    def parts(self, like: PyTree) -> list[Part]:
+        """All results written so far, in the structure of `like`."""
+        found = []
+        for path in sorted(self._folder.glob("part-*.npz")):
+            try:
+                with np.load(path, allow_pickle=False) as arrays:
+                    leaves = [arrays[f"leaf_{i}"] for i in range(len(arrays.files) - 2)]
+                    numbers, digests = arrays["numbers"], arrays["digests"]
+            except Exception as error:
+                raise ValueError(f"{path} is damaged ({error}): delete it, and its datasets are fitted again.") from error
+            found.append(Part(numbers, digests, jax.tree.unflatten(jax.tree.structure(like), leaves)))
+        return found
+
+    def write(self, part: Part) -> None:
+        """Keep these results."""
+        leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
+        path = self._folder / f"part-{int(part.numbers.min()):08d}-{uuid.uuid4().hex[:8]}.npz"
+
+        def save(file: Any) -> None:
+            np.savez(file, numbers=part.numbers, digests=part.digests, **leaves)
+
+        _write(path, save)
+
+
+def digest(data: HostData) -> np.ndarray:
+    """What tells a dataset from another."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for array in (*jax.tree.leaves(data.x), data.y, data.mask):
+        hasher.update(f"{array.dtype}{array.shape}".encode())
+        hasher.update(np.ascontiguousarray(array).tobytes())
+    return np.frombuffer(hasher.digest(), np.uint8)
+
+
+def fingerprint(tree: PyTree) -> str:
+    """A digest of a tree's structure and numbers."""
+    leaves, structure = jax.tree.flatten(tree)
+    hasher = hashlib.blake2b(str(structure).encode(), digest_size=DIGEST_BYTES)
+    for leaf in leaves:
+        array = np.asarray(leaf)
+        if array.dtype == object:  # a function, say: by its name
+            hasher.update(getattr(leaf, "__qualname__", type(leaf).__name__).encode())
+        else:
+            hasher.update(f"{array.dtype}{array.shape}".encode())
+            hasher.update(np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error}): give another folder, or delete this one.") from error
+
+
+def _check_same(there: dict[str, Any], here: dict[str, Any], folder: Path) -> None:
+    differing = [name for name in sorted(here | there) if here.get(name) != there.get(name)]
+    if differing:
+        name = next((name for name in differing if "fingerprint" not in name), differing[0])
+        raise ValueError(
+            f"the checkpoint in {folder} belongs to another fit. It differs in {', '.join(differing)} "
+            f"({name} there: {there.get(name)}; here: {here.get(name)}). Give another folder, or delete that one."
+        )
+
+
+def _write(path: Path, content: Any) -> None:
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with open(temporary, "wb") as file:
+        content(file) if callable(content) else file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,165 @@
+"""Results of many fits, gathered as lanes end, in the order of the datasets."""
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kernax.data._many import HostData
+from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, Part, digest
+from kernax.fitting._fits import Fits, as_result
+from kernax.fitting._models import Models
+from kernax.fitting._processes import gathered
+from kernax.fitting._streams import Ended, Stream
+from kernax.solvers import Result
+
+_WRITE_EVERY = 5.0
+"""Seconds between two files of a checkpoint."""
+
+
+class Collector:
+    """Takes in lanes from the workers' threads, keeps the best start of each dataset, and writes the checkpoint."""
+
+    def __init__(self, models: Models, starts: int, checkpoint: Checkpoint | None, show: Callable[[int, int], None]):
+        self._models, self._starts, self._checkpoint, self._show = models, starts, checkpoint, show
+        self._share, self._shares, self._interrupted = 0, 1, False
+        self._keys: list[Hashable] = []
+        self._num_rows: list[int] = []
+        self._pending: list[tuple[np.ndarray, np.ndarray, Ended]] = []
+        self._digests: dict[int, np.ndarray] = {}
+        self._lock, self._written = threading.Lock(), time.monotonic()
+        self._parts = [] if checkpoint is None else checkpoint.parts(self._part(np.arange(1)).results)
+        self._known = {int(n): d for part in self._parts for n, d in zip(part.numbers, part.digests, strict=True)}
+        if self._known:
+            failed = sum(int(np.sum(part.results[0].result != _number(Result.successful))) for part in self._parts)
+            show(len(self._known), failed)
+
+    def enter(self, window: list[HostData], share: int, shares: int) -> list[HostData]:
+        """Those of the window that this process, which has one share of all, is still to fit."""
+        self._share, self._shares = share, shares
+        if self._models.count is not None and window[-1].number >= self._models.count:
+            raise ValueError(f"there are {self._models.count} models, but more datasets: give one model, or one for each.")
+        self._keys += [data.key for data in window]
+        self._num_rows += [int(data.mask.sum()) for data in window]
+        mine = [data for data in window if data.number % shares == share]
+        if self._checkpoint is None:
+            return mine
+        left = []
+        for data in mine:
+            self._digests[data.number] = own = digest(data)
+            if data.number not in self._known:
+                left.append(data)
+            elif not np.array_equal(self._known[data.number], own):
+                raise ValueError(
+                    f"{data.name} is not the one that the checkpoint was made with: give the same data, another folder, "
+                    "or delete that one."
+                )
+        return left
+
+    def ended(self, stream: Stream, lanes: np.ndarray, how: Ended, devices: np.ndarray) -> None:
+        """Lanes that have ended; called from several threads."""
+        del devices
+        numbers, starts = stream.datasets[lanes // stream.starts], lanes % stream.starts
+        with self._lock:
+            self._pending.append((numbers, starts, how))
+            first = starts == 0
+            self._show(int(first.sum()), int((how.result[first] != _number(Result.successful)).sum()))
+            if self._checkpoint is not None and time.monotonic() - self._written > _WRITE_EVERY:
+                self._flush()
+
+    def flush(self, *, interrupted: bool = False) -> None:
+        """Settle all datasets of which every start has ended."""
+        with self._lock:
+            self._interrupted |= interrupted
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        numbers = np.concatenate([entry[0] for entry in self._pending])
+        starts = np.concatenate([entry[1] for entry in self._pending])
+        how = _joined([entry[2] for entry in self._pending])
+        order = np.lexsort((starts, numbers))
+        distinct, counts = np.unique(numbers, return_counts=True)
+        settled = distinct[counts == self._starts]
+        is_settled = np.isin(numbers[order], settled)
+        self._pending = []
+        if not is_settled.all():
+            rest = order[~is_settled]
+            self._pending = [(numbers[rest], starts[rest], jax.tree.map(lambda leaf: leaf[rest], how))]
+        self._written = time.monotonic()
+        if not len(settled):
+            return
+        lanes = order[is_settled].reshape(len(settled), self._starts)
+        values = np.where(np.isfinite(how.value[lanes]), how.value[lanes], np.inf)
+        chosen = lanes[np.arange(len(settled)), values.argmin(axis=1)]
+        best = jax.tree.map(lambda leaf: leaf[chosen], how)
+        if self._starts > 1:
+            hopeless = ~np.isfinite(values).any(axis=1) & (best.result != _number(Result.empty))
+            best = best._replace(result=np.where(hopeless, _number(Result.all_starts_failed), best.result))
+        digests = np.stack([self._digests.get(int(n), np.zeros(DIGEST_BYTES, np.uint8)) for n in settled])
+        part = Part(settled, digests, (best, values))
+        self._parts.append(part)
+        # An interrupted fit is not done: another run is to go on with it.
+        done = best.result != _number(Result.interrupted)
+        if self._checkpoint is not None and done.any():
+            self._checkpoint.write(jax.tree.map(lambda leaf: leaf[done], part))
+
+    def fits(self, *, gather: bool) -> Fits:
+        """All results so far, in order; of this process, or with `gather` of all. What was not begun is `interrupted`."""
+        if any(number >= len(self._keys) for number in self._known) and not self._interrupted:
+            raise ValueError(
+                f"the checkpoint holds results of more than these {len(self._keys)} datasets: give the same data, another "
+                "folder, or delete that one."
+            )
+        own = np.arange(len(self._keys)) if gather else np.arange(len(self._keys))[self._share :: self._shares]
+        parts = self._parts
+        if gather:
+            parts = gathered(_joined([*parts, self._part(np.arange(0))]))
+        # What a run settles goes before what stands for a fit not begun; of two entries for a dataset the first counts.
+        everything = _joined([*parts, self._part(own)])
+        numbers, first = np.unique(everything.numbers, return_index=True)
+        first = first[np.isin(numbers, own)]
+        how, values = jax.tree.map(lambda leaf: jnp.asarray(leaf[first]), everything.results)
+        rest = eqx.filter(self._models.model, eqx.is_array, inverse=True)
+        return Fits(
+            model=eqx.combine(how.model, rest),
+            value=how.value,
+            result=as_result(how.result),
+            num_steps=how.num_steps,
+            gradient_norm=how.gradient_norm,
+            at_bound=eqx.combine(how.at_bound, rest),
+            jitter=how.jitter,
+            num_rows=jnp.asarray(np.array(self._num_rows, np.int32)[own]),
+            start_values=values,
+            keys=tuple(self._keys[i] for i in own),
+        )
+
+    def _part(self, numbers: np.ndarray) -> Part:
+        """What stands for fits that were not begun."""
+        model = eqx.filter(self._models.taken(numbers), eqx.is_array)
+        shape, dtype = numbers.shape, self._models.model.noise.dtype
+        how = Ended(
+            model=model,
+            at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
+            value=np.full(shape, np.nan, dtype),
+            result=np.full(shape, _number(Result.interrupted), np.int32),
+            num_steps=np.zeros(shape, np.int32),
+            gradient_norm=np.full(shape, np.inf, dtype),
+            jitter=np.zeros(shape, dtype),
+        )
+        values = np.full((*shape, self._starts), np.inf, dtype)
+        return Part(numbers, np.zeros((*shape, DIGEST_BYTES), np.uint8), (how, values))
+
+
+def _joined(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+
+
+def _number(result: Any) -> int:
+    return int(np.asarray(result._value))

@@ -1,0 +1,161 @@
+"""What a fit gives back, and what many of them do."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any, overload
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import is_concrete
+from kernax.model import Model
+from kernax.parameters import parameter_name, parameters
+from kernax.solvers import Result, result_name
+
+
+class Fit(eqx.Module):
+    """A fitted model and how it came about."""
+
+    model: Model
+    value: Float[Array, ""]
+    """The objective (less the log-prior) at the model: the best finite one met."""
+    result: Any
+    num_steps: Int[Array, ""]
+    """Evaluations of the objective and its gradient, of the start that won."""
+    gradient_norm: Float[Array, ""]
+    """The largest component of the gradient in the unconstrained space."""
+    at_bound: Model
+    """A tree of booleans: which parameters ended at an end of their range."""
+    jitter: Float[Array, ""]
+    history: Float[Array, " steps"]
+    """The value at every step, of the start that won; NaN past the end if the fit was traced."""
+    start_values: Float[Array, " starts"]
+    """The value that each start arrived at; ∞ for one that failed."""
+
+    def __repr__(self):
+        if not is_concrete(self.value) or self.value.ndim:
+            return f"Fit({self.model!r})"
+        return (
+            f"Fit({result_name(self.result)}, value={float(self.value):.6g}, num_steps={int(self.num_steps)}, "
+            f"gradient_norm={float(self.gradient_norm):.2g}, jitter={float(self.jitter):.2g}, model={self.model!r})"
+        )
+
+
+class Fits(eqx.Module):
+    """Many fits: every array has a leading dataset axis, in the order in which the datasets were given.
+
+    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]` and
+    `fits[[4, 7]]` are `Fits`. `fits.model` is one stacked tree, for `jax.vmap`.
+    """
+
+    model: Model
+    value: Float[Array, " b"]
+    result: Any
+    num_steps: Int[Array, " b"]
+    gradient_norm: Float[Array, " b"]
+    at_bound: Model
+    jitter: Float[Array, " b"]
+    num_rows: Int[Array, " b"]
+    """Rows that count, of each dataset."""
+    start_values: Float[Array, "b starts"]
+    keys: tuple[Hashable, ...] = eqx.field(static=True)
+    """The datasets' names: the values of a group column or the keys of a dict, else their numbers."""
+
+    def __len__(self):
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, which: int | np.integer | str) -> Fit: ...
+
+    @overload
+    def __getitem__(self, which: Any) -> "Fits": ...
+
+    def __getitem__(self, which):
+        if isinstance(which, str):
+            try:
+                return self[self.keys.index(which)]
+            except ValueError:
+                raise KeyError(f"there is no dataset called {which!r}.") from None
+        if isinstance(which, int | np.integer):
+            if not -len(self) <= which < len(self):
+                raise IndexError(f"there are {len(self)} fits, and none has the number {which}.")
+            part = self._taken(int(which))
+            return Fit(
+                model=part.model,
+                value=part.value,
+                result=part.result,
+                num_steps=part.num_steps,
+                gradient_norm=part.gradient_norm,
+                at_bound=part.at_bound,
+                jitter=part.jitter,
+                history=part.value[None][:0],
+                start_values=part.start_values,
+            )
+        numbers = np.arange(len(self))[np.asarray(which) if not isinstance(which, slice) else which]
+        return dataclasses.replace(self._taken(numbers), keys=tuple(self.keys[i] for i in numbers))
+
+    def _taken(self, which: Any) -> "Fits":
+        return jax.tree.map(lambda leaf: leaf[which] if eqx.is_array(leaf) else leaf, self)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def failed(self) -> Bool[np.ndarray, " b"]:
+        """Which fits did not end `successful`; those with a finite value still hold the best point met."""
+        return np.asarray(self.result != Result.successful)
+
+    @property
+    def result_names(self) -> np.ndarray:
+        """The short name of every result, as text."""
+        values = np.asarray(self.result._value)
+        known = {int(v): result_name(as_result(np.asarray(v))) for v in np.unique(values)}
+        return np.array([known[int(v)] for v in values], dtype=object)
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns with one entry for each dataset, for `pandas.DataFrame(fits.table())` and its like.
+
+        Names, rows, how each fit ended, which parameters ended at a bound, and every parameter by its name; a vector's
+        entries are columns of their own. Matrices are left out.
+        """
+        bounds = np.full(len(self), "", dtype=object)
+        for path, flags in parameters_of(self.at_bound):
+            hit = np.asarray(flags).reshape(len(self), -1).any(axis=1)
+            bounds[hit] += np.where(bounds[hit] == "", "", ", ") + parameter_name(path)
+        columns = {
+            "dataset": np.array(self.keys, dtype=object) if len(self) else np.empty(0, object),
+            "rows": np.asarray(self.num_rows),
+            "result": self.result_names,
+            "value": np.asarray(self.value),
+            "num_steps": np.asarray(self.num_steps),
+            "gradient_norm": np.asarray(self.gradient_norm),
+            "jitter": np.asarray(self.jitter),
+            "at_bound": bounds,
+        }
+        for path, leaf in parameters(self.model):
+            name, entries = parameter_name(path), np.asarray(leaf)
+            if entries.ndim == 1:
+                columns[name] = entries
+            elif entries.ndim == 2:
+                columns |= {f"{name}[{i}]": entries[:, i] for i in range(entries.shape[1])}
+        return columns
+
+    def __repr__(self):
+        if not is_concrete(self.value):
+            return f"Fits({self.model!r})"
+        ended = ", ".join(f"{count} {name}" for name, count in Counter(self.result_names).most_common())
+        return f"Fits({len(self)} datasets: {ended or 'none'})"
+
+
+def as_result(values: Any) -> Any:
+    """Numbers as results."""
+    return jax.tree.map(lambda _: values, Result.successful)
+
+
+def parameters_of(flags: Any) -> list[tuple[Any, Array]]:
+    """Every array of a tree of booleans with its path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(flags)
+    return [(path, leaf) for path, leaf in leaves if eqx.is_array(leaf)]

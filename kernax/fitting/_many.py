@@ -1,0 +1,297 @@
+"""One model for each of thousands of datasets."""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Key
+
+from kernax.data import Data
+from kernax.data._many import stacked, windows
+from kernax.data._shapes import by_shape, plan_rows
+from kernax.fitting._checkpoint import Checkpoint, fingerprint
+from kernax.fitting._collect import Collector
+from kernax.fitting._fits import Fits
+from kernax.fitting._lanes import stacked as stacked_trees
+from kernax.fitting._loop import Objective, Rules, start
+from kernax.fitting._models import Models
+from kernax.fitting._programs import Packing, compiled
+from kernax.fitting._progress import many_bar
+from kernax.fitting._settings import checked_rules
+from kernax.fitting._shared import fit_shared
+from kernax.fitting._starts import initialise as initialised
+from kernax.fitting._starts import starting_points
+from kernax.fitting._streams import Begin, Layout, Stream, Task, layout_for, run
+from kernax.model import Model
+from kernax.parameters import as_dtype, split
+from kernax.parameters import trainable as all_trainable
+from kernax.selection import negative_log_marginal_likelihood
+from kernax.solvers import AbstractSolver, Cholesky
+
+_MATRICES_PER_LANE = 10
+"""How many matrices of n × n an evaluation has in the making at a time, at the most."""
+
+
+def fit_many(
+    model: Any,
+    datasets: Any,
+    *,
+    objective: Objective = negative_log_marginal_likelihood,
+    optimiser: optax.GradientTransformation | None = None,
+    solver: AbstractSolver | None = None,
+    max_steps: int = 500,
+    gradient_tolerance: float | None = None,
+    value_tolerance: float | None = None,
+    patience: int | None = None,
+    trainable: Model | None = None,
+    initialise: bool = False,
+    restarts: int = 0,
+    key: Key[Array, ""] | None = None,
+    shared: bool = False,
+    memory_budget: float = 2**30,
+    devices: Sequence[Any] | None = None,
+    together: bool | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = False,
+    gather: bool = True,
+) -> Fits:
+    """Fit the model to every dataset by itself: `fit`, thousands of times, from one call.
+
+    `datasets` is a list, dict or generator of `(x, y)`, `(x, y, mask)` or `Data`, or a table cut into groups
+    (`kx.data.groups`). They may differ in their number of rows: they are padded to a few shapes, each compiled once. A
+    generator is read as memory allows. `model` is where every fit starts: one for all, a sequence of one for each dataset,
+    or the `Fits` of an earlier call. `initialise=True` starts each from values that suit its data (`kx.initialise`);
+    `restarts` adds random starts, for every dataset the same that `fit` would draw from `key`. The other options are
+    those of `fit`; the history of each fit is not kept.
+
+    Nothing raises for one dataset: without rows, with NaN, or not to be fitted, it has its own status in `Fits.result`, and
+    the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.refit_many` tries them again.
+    Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
+
+    Lanes run one after another in a thread per core on CPU, and together under `vmap` on accelerators (`together` says
+    otherwise), on all local devices. `memory_budget` bounds, in bytes, the matrices that are in the making on a device, and
+    a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes every so
+    manieth dataset of the same `datasets`, and all return all results, or each its own with `gather=False`.
+
+    `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed.
+    Datasets without rows add nothing, one with NaN is refused, and memory and devices are not shared out.
+
+    `checkpoint` names a folder in which results are kept as they come: the same call goes on where a killed one was, and
+    returns at once if that one had ended. A folder of another model, other settings or other data is refused.
+    """
+    models = Models.of(model)
+    solver = Cholesky() if solver is None else solver
+    if not isinstance(solver, AbstractSolver):
+        raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
+    if restarts and key is None:
+        key = jax.random.key(0)
+    total = len(datasets) if hasattr(datasets, "__len__") else None
+    models.check_number(total)
+
+    def rules_for(dtype: Any) -> Rules:
+        return checked_rules(
+            models.model,
+            dtype,
+            objective=objective,
+            optimiser=optimiser,
+            max_steps=max_steps,
+            gradient_tolerance=gradient_tolerance,
+            value_tolerance=value_tolerance,
+            patience=patience,
+            trainable=trainable,
+            restarts=restarts,
+            keep_history=shared,
+        )
+
+    devices = jax.local_devices() if devices is None else list(devices)
+    if shared:
+        if models.count is not None or checkpoint is not None:
+            raise ValueError("shared=True makes one fit of one model: give one kx.Model, and no checkpoint.")
+        every = [data for window in windows(datasets) for data in window]
+        if not every:
+            raise ValueError("there is no dataset to fit.")
+        return fit_shared(
+            models,
+            every,
+            rules_for(every[0].y.dtype),
+            objective=objective,
+            solver=solver,
+            trainable=trainable,
+            initialise=initialise,
+            restarts=restarts,
+            key=key,
+            together=devices[0].platform != "cpu" if together is None else together,
+            progress=progress,
+        )
+
+    share, shares = jax.process_index(), jax.process_count()
+    collector: Collector | None = None
+    shapes: tuple[int, ...] = ()
+    with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
+        for window in windows(datasets, budget=memory_budget / 4):
+            if collector is None:
+                dtype = window[0].y.dtype
+                rules = rules_for(dtype)
+                starts = _Starts(models.as_dtype(dtype), trainable, initialise, restarts, key, dtype, rules)
+                task = Task(starts.held, models.count is not None, starts.packing, objective, solver, rules)
+                identity = starts.identity() | _identity(rules, objective, optimiser, solver)
+                kept = None if checkpoint is None else Checkpoint(checkpoint, identity)
+                collector = Collector(starts.models, restarts + 1, kept, show)
+            mine = collector.enter(window, share, shares)
+            if not mine:
+                continue
+            sizes = [data.n for data in mine]
+            shapes = tuple(sorted({*shapes, *plan_rows(sizes, known=shapes)}))
+            streams = []
+            for rows, members in by_shape(mine, sizes, shapes):
+                layout = layout_for(devices, together, _MATRICES_PER_LANE * dtype.itemsize * rows**2, memory_budget)
+                numbers, data = np.array([member.number for member in members]), stacked(members, rows)
+                streams.append(Stream(data, numbers, restarts + 1, layout, starts.of(data, numbers, layout)))
+            try:
+                run(streams, task, collector.ended, threading.Event())
+            except KeyboardInterrupt:
+                collector.flush(interrupted=True)
+                break
+            collector.flush()
+    if collector is None:
+        raise ValueError("there is no dataset to fit.")
+    return collector.fits(gather=gather and shares > 1)
+
+
+def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:
+    """The same fits with those `where` tried again (by default all that `failed`), the better of both being kept.
+
+    They start from where they had got to, or from `model` (one for all, or one for each that is tried again); most useful
+    with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are those of the first call, all of
+    them; `options` are those of `fit_many`.
+    """
+    wanted = fits.failed if where is None else np.asarray(where)
+    numbers = np.arange(len(fits))[wanted]
+    if not len(numbers):
+        return fits
+    chosen = set(numbers.tolist())
+    some = [data for window in windows(datasets) for data in window if data.number in chosen]
+    if len(some) != len(numbers):
+        raise ValueError(f"there are {len(fits)} fits, but the datasets to try again are not all there: give the same ones.")
+    before = fits[numbers]
+    after = fit_many(before if model is None else model, some, **options)
+    is_better = np.asarray((after.value <= before.value) | ~jnp.isfinite(before.value))
+    if fits.start_values.shape[1] != after.start_values.shape[1]:
+        # Another number of starts: what each arrived at is only known of the winners.
+        fits, after = (eqx.tree_at(lambda f: f.start_values, f, f.value[:, None]) for f in (fits, after))
+    places = numbers[is_better]
+    merged = jax.tree.map(
+        lambda old, new: old.at[places].set(new[is_better]) if eqx.is_array(old) else old,
+        dataclasses.replace(fits, keys=()),
+        dataclasses.replace(after, keys=()),
+    )
+    return dataclasses.replace(merged, keys=fits.keys)
+
+
+class _Starts:
+    """Where the lanes start, and what is held meanwhile."""
+
+    def __init__(
+        self,
+        models: Models,
+        trainable: Model | None,
+        initialise: bool,
+        restarts: int,
+        key: Key[Array, ""] | None,
+        dtype: Any,
+        rules: Rules,
+    ):
+        self.models, self._initialise, self._restarts, self._key = models, initialise, restarts, key
+        self._trainable = all_trainable(models.model) if trainable is None else trainable
+        self._dtype, self._rules = dtype, rules
+        _, self.held = eqx.partition(models.model, self._trainable)
+        state = eqx.filter_eval_shape(lambda m: start(split(m, self._trainable)[0], dtype, rules), models.example)
+        self.packing = Packing.of(state)
+        self._common: tuple[np.ndarray, ...] | None = None
+
+    def of(self, data: Data, numbers: np.ndarray, layout: Layout) -> Begin:
+        """The packed first states of a stream's lanes."""
+        lanes_each = self._restarts + 1
+        if self.models.count is None and not self._initialise:
+            if self._common is None:
+                self._common = tuple(np.asarray(row) for row in self._rows(None, self.models.model, None))
+            return lambda lanes: tuple(row[lanes % lanes_each] for row in self._common or ())
+
+        own, common = eqx.partition(self.models.model, lambda leaf: eqx.is_array(leaf) and self.models.count is not None)
+
+        def begin(lanes: np.ndarray) -> tuple[np.ndarray, ...]:
+            # Always as many as there are places, so that one program serves all calls.
+            places = np.resize(lanes // lanes_each, layout.places)
+            some = jax.tree.map(lambda leaf: leaf[places], data) if self._initialise else None
+            rows = self._rows(jax.tree.map(lambda leaf: leaf[numbers[places]], own), common, some)
+            return tuple(np.asarray(row)[np.arange(len(lanes)), lanes % lanes_each] for row in rows)
+
+        return begin
+
+    def _rows(self, own: Model | None, common: Model, data: Data | None) -> tuple[Array, ...]:
+        settings = (self._trainable, self._initialise, self._restarts, self._key, self._dtype, self._rules, self.packing)
+        return _first_states(own, common, data, *settings)
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint is to know of it."""
+        return {
+            "model": repr(self.models.example) if self.models.count is None else f"{self.models.count} models",
+            "model fingerprint": fingerprint(self.models.model),
+            "trainable fingerprint": fingerprint(self._trainable),
+            "initialise": self._initialise,
+            "restarts": self._restarts,
+            "key": None if self._key is None else np.asarray(jax.random.key_data(self._key)).tolist(),
+            "dtype": str(self._dtype),
+        }
+
+
+@compiled
+def _first_states(
+    own: Model | None,
+    common: Model,
+    data: Data | None,
+    trainable: Model,
+    initialise: bool,
+    restarts: int,
+    key: Key[Array, ""] | None,
+    dtype: Any,
+    rules: Rules,
+    packing: Packing,
+) -> tuple[Array, ...]:
+    """The packed first states of every start, of one dataset or (with own models or data) of a batch of them."""
+
+    def dataset(own: Model | None, data: Data | None) -> tuple[Array, ...]:
+        model = as_dtype(eqx.combine(own, common), dtype)
+        # What is held keeps the given values: only the free parameters are read off.
+        model = model if data is None else initialised(model, data)
+        free, _ = split(model, trainable)
+        frees = stacked_trees(starting_points(model, free, restarts, key))
+        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules)))(frees)
+
+    if data is None and not jax.tree.leaves(eqx.filter(own, eqx.is_array)):
+        return dataset(own, data)
+    return jax.vmap(dataset)(own, data)
+
+
+def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolver) -> dict[str, Any]:
+    """What a checkpoint is to know of the settings. Functions are known by their names only."""
+    return {
+        "objective": _name(objective),
+        "optimiser": "lbfgs" if optimiser is None else _name(optimiser.update),
+        "solver": repr(solver),
+        "max_steps": rules.max_steps,
+        "gradient_tolerance": rules.gradient_tolerance,
+        "value_tolerance": rules.value_tolerance,
+        "patience": rules.patience,
+    }
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"

@@ -1,0 +1,82 @@
+"""One model for all datasets, or one for each."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from kernax import parameters
+from kernax.fitting._fits import Fits
+from kernax.model import Model
+
+
+class Models(NamedTuple):
+    """A model; if `count` is not None, its arrays have a leading axis with one entry for each dataset."""
+
+    model: Model
+    count: int | None
+
+    @classmethod
+    def of(cls, given: Any) -> "Models":
+        """What the user gave, or a word on what is wanted."""
+        if isinstance(given, Fits):
+            return cls(jax.tree.map(_on_host, given.model), len(given))
+        if isinstance(given, Model):
+            if given.noise.ndim:
+                raise ValueError(
+                    "Model.noise is given per row, but datasets have rows of their own: give one number, or fit them singly."
+                )
+            return cls(jax.tree.map(_on_host, given), None)
+        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+            raise TypeError(
+                f"model must be a kx.Model, a sequence with one for each dataset, or kx.Fits, got {type(given).__name__}."
+            )
+        for number, model in enumerate(given):
+            if not isinstance(model, Model):
+                raise TypeError(f"model {number} is no kx.Model, but {type(model).__name__}.")
+            if model.noise.ndim:
+                raise ValueError(f"model {number} has its noise given per row: give one number.")
+            if _form(model) != _form(given[0]):
+                raise ValueError(
+                    f"model {number} is built otherwise than model 0: all must have the same kernels and shapes of "
+                    "parameters, only their values may differ."
+                )
+        return cls(jax.tree.map(_stacked, *given), len(given))
+
+    @property
+    def example(self) -> Model:
+        """One of them."""
+        return self.model if self.count is None else self.taken(0)
+
+    def taken(self, numbers: Any) -> Model:
+        """Those with these numbers, in a leading axis if `numbers` has one."""
+        if self.count is None:
+            shape = np.shape(numbers)
+            return jax.tree.map(
+                lambda leaf: np.broadcast_to(leaf, shape + leaf.shape) if eqx.is_array(leaf) else leaf, self.model
+            )
+        return jax.tree.map(lambda leaf: leaf[numbers] if eqx.is_array(leaf) else leaf, self.model)
+
+    def as_dtype(self, dtype: Any) -> "Models":
+        return self._replace(model=parameters.as_dtype(self.model, dtype))
+
+    def check_number(self, datasets: int | None) -> None:
+        """Refuse another number of datasets than of models."""
+        if self.count is not None and datasets is not None and self.count != datasets:
+            raise ValueError(f"there are {self.count} models for {datasets} datasets: give one model, or one for each.")
+
+
+def _on_host(leaf: Any) -> Any:
+    return np.asarray(leaf) if eqx.is_array(leaf) else leaf
+
+
+def _stacked(*leaves: Any) -> Any:
+    return np.stack([np.asarray(leaf) for leaf in leaves]) if eqx.is_array(leaves[0]) else leaves[0]
+
+
+def _form(model: Model) -> Any:
+    arrays, rest = eqx.partition(model, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    return [leaf.shape for leaf in leaves], structure, jax.tree.flatten(rest)

@@ -1,0 +1,83 @@
+"""Compiling the programs of eager fits: faster than XLA would by itself, and with the state in few arrays."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`eqx.filter_jit` for programs of fits, which are called eagerly only."""
+
+    @functools.cache
+    def program() -> Callable[..., Any]:
+        # Not at import, which must start no device.
+        return eqx.filter_jit(function, compiler_options=_compiler_options())
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return program()(*args)
+
+    return call
+
+
+@functools.cache
+def _compiler_options() -> dict[str, Any] | None:
+    """On CPU, options that make XLA compile a fit's loop 2.5 times as fast (0.95 s for 2.4 s), to code that runs as fast.
+
+    The loop is a hundred small programs, each of which XLA's newer emitter and the higher levels of LLVM take 15 ms to
+    compile. An XLA that does not know the options goes without.
+    """
+    if jax.default_backend() != "cpu":
+        return None
+    options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+    try:
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+    except (RuntimeError, ValueError):
+        return None
+    return options
+
+
+class Packing(NamedTuple):
+    """How a tree of arrays is laid into one vector for each type of number, and back.
+
+    XLA copies each array that a map over lanes reads or writes by a program of its own, which has to be compiled: a state of
+    thirty arrays would cost as much as the fit itself. Vectors are also easily moved from lane to lane.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[np.dtype, ...]
+
+    @classmethod
+    def of(cls, tree: PyTree) -> "Packing":
+        """That of trees like this one (arrays, or what `jax.eval_shape` gives)."""
+        leaves, structure = jax.tree.flatten(tree)
+        return cls(structure, tuple(tuple(leaf.shape) for leaf in leaves), tuple(leaf.dtype for leaf in leaves))
+
+    @property
+    def _groups(self) -> list[tuple[Any, list[int]]]:
+        kinds = dict.fromkeys(self.types)
+        return [(kind, [i for i, own in enumerate(self.types) if own == kind]) for kind in kinds]
+
+    def pack(self, tree: PyTree) -> tuple[Array, ...]:
+        """The tree as vectors."""
+        leaves = jax.tree.leaves(tree)
+        return tuple(jnp.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
+
+    def unpack(self, vectors: tuple[Array, ...]) -> PyTree:
+        """The tree again; vectors may have leading axes (NumPy's as well as JAX's)."""
+        leaves: list[Any] = [None] * len(self.shapes)
+        for vector, (_, members) in zip(vectors, self._groups, strict=True):
+            offset = 0
+            for i in members:
+                size = int(np.prod(self.shapes[i], dtype=int))
+                piece = vector[..., offset : offset + size]
+                leaves[i] = piece.reshape(vector.shape[:-1] + self.shapes[i])
+                offset += size
+        return jax.tree.unflatten(self.structure, leaves)

@@ -1,0 +1,72 @@
+"""What the user asks of a fit, checked, as rules for the loop."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from kernax._arrays import is_concrete
+from kernax.fitting._lbfgs import lbfgs
+from kernax.fitting._loop import Rules
+from kernax.model import Model
+from kernax.parameters import parameter_name, parameters, setting
+
+
+def checked_rules(
+    model: Model,
+    dtype: Any,
+    *,
+    objective: Any,
+    optimiser: Any,
+    max_steps: int,
+    gradient_tolerance: float | None,
+    value_tolerance: float | None,
+    patience: int | None,
+    trainable: Any,
+    restarts: int,
+    keep_history: bool = True,
+) -> Rules:
+    """The rules, with the defaults of this floating type, or a word on what is wrong with what was asked."""
+    if not callable(objective):
+        raise TypeError(f"objective must be a function of a Conditioned, such as kx.loo_mse, got {objective!r}.")
+    if optimiser is not None and not isinstance(
+        optimiser, optax.GradientTransformation | optax.GradientTransformationExtraArgs
+    ):
+        raise TypeError(f"optimiser must be an optax optimiser, such as optax.adam(1e-2), got {optimiser!r}.")
+    if trainable is not None and jax.tree.structure(trainable) != jax.tree.structure(model):
+        raise ValueError(
+            "trainable must be a tree of booleans in the shape of the model: make it with kx.freeze(model, where)."
+        )
+    if patience is None:
+        # Optimisers with momentum swing up and down for dozens of steps before they get on.
+        patience = 20 if optimiser is None else 100
+    if restarts < 0 or max_steps < 1 or patience < 1:
+        raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1; got {restarts}, {max_steps}, {patience}.")
+    _check_free(model, trainable)
+    single = jnp.finfo(dtype).eps > 1e-10
+    return Rules(
+        optimiser=lbfgs() if optimiser is None else optimiser,
+        max_steps=max_steps,
+        gradient_tolerance=(1e-3 if single else 1e-5) if gradient_tolerance is None else gradient_tolerance,
+        value_tolerance=(1e-6 if single else 1e-10) if value_tolerance is None else value_tolerance,
+        patience=patience,
+        keep_history=keep_history,
+    )
+
+
+def _check_free(model: Model, trainable: Model | None) -> None:
+    tree = model if trainable is None else eqx.filter(model, trainable)
+    free = parameters(tree)
+    if not free:
+        raise ValueError("there is nothing to fit: every parameter is held.")
+    for path, value in free:
+        bijector = setting(model, path).bijector
+        if is_concrete(value) and getattr(bijector, "zero_allowed", False) and (np.asarray(value) == 0).any():
+            name = parameter_name(path)
+            raise ValueError(
+                f"{name} is 0, where its logarithm, in which it is fitted, has no value: start it above 0, "
+                f"or hold it with trainable=kx.freeze(model, where=lambda m: m.{name})."
+            )
