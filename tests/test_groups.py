@@ -130,6 +130,12 @@ def test_groups_go_into_windows():
     np.testing.assert_array_equal(stack(groups(MIXED, "star", "t", "flux")).mask.sum(axis=1), [3, 2, 1])
 
 
+def test_rows_keep_their_order_in_a_long_table():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"star": rng.integers(0, 7, 2000), "t": np.arange(2000.0)})
+    assert_like_pandas(groups(frame, "star", "t", "t"), frame, "star", "t", "t")
+
+
 def test_float32_stays_if_all_columns_are():
     single = FRAME.astype({"t": np.float32, "flux": np.float32})
     for kind in ("pandas", "polars", "arrow", "dict"):

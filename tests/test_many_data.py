@@ -56,6 +56,7 @@ def test_precision_is_that_of_data():
         (x, y),
         single,
         (single[0], y),
+        (x, single[1]),
         (np.arange(8).reshape(4, 2), single[1]),
         (single[0], y.tolist()),
         ([[1]], [2]),
