@@ -1,6 +1,6 @@
 """Questions to many fitted models at once: conditioned on their datasets, and at new points."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,7 +26,7 @@ from kernax.solvers import AbstractSolver, Cholesky
 _MATRICES_PER_LANE, _BUDGET = 6, 2**30
 
 
-class ConditionedMany(Sequence[Conditioned]):
+class ConditionedMany:
     """Models conditioned on their datasets: `many[i]` is a `Conditioned`, for every function that takes one.
 
     Datasets of a shape are kept in one batch, `many.batches`: the datasets' numbers, and a `Conditioned` with a leading axis
@@ -40,9 +40,7 @@ class ConditionedMany(Sequence[Conditioned]):
     def __len__(self):
         return len(self._places)
 
-    def __getitem__(self, which):
-        if isinstance(which, slice):
-            return [self[i] for i in range(*which.indices(len(self)))]
+    def __getitem__(self, which: int) -> Conditioned:
         number = int(which) + (len(self) if which < 0 else 0)
         if number not in self._places:
             raise IndexError(f"there are {len(self)} datasets, and none has the number {which}.")
@@ -124,6 +122,8 @@ def _matched(models: Any, datasets: Any) -> tuple[Models, list[HostData]]:
 
 def _points(x: Any, datasets: list[HostData]) -> list[Rows]:
     """New rows for every dataset, on the host, with the columns of its own."""
+    if isinstance(x, str) or not isinstance(x, Iterable):
+        raise TypeError(f"x must hold one array of rows for each dataset, or be one (m, d) for all, got {type(x).__name__}.")
     given = [x] * len(datasets) if getattr(x, "ndim", 0) == 2 else list(x)
     if len(given) != len(datasets):
         raise ValueError(
@@ -158,7 +158,7 @@ def _over_lanes(
     """`function(model, *given, *settings)` of every dataset, as NumPy arrays with a leading dataset axis."""
     itemsize = models.model.noise.dtype.itemsize
     layout = layout_for(jax.local_devices()[:1], None, _MATRICES_PER_LANE * itemsize * rows**2, _BUDGET)
-    own, common = eqx.partition(models.model, lambda leaf: eqx.is_array(leaf) and models.count is not None)
+    own, common = eqx.partition(models.model, lambda leaf: eqx.is_array(leaf) and models.number is not None)
     own = jax.tree.map(lambda leaf: leaf[numbers], own)
     chunks = [np.arange(first, first + layout.lanes) for first in range(0, len(numbers), layout.lanes)]
 

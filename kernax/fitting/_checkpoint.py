@@ -64,7 +64,7 @@ class Checkpoint:
 
     def write(self, part: Part) -> None:
         """Keep these results."""
-        leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
+        leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
         path = self._folder / f"part-{int(part.numbers.min()):08d}-{uuid.uuid4().hex[:8]}.npz"
 
         def save(file: Any) -> None:
@@ -80,20 +80,6 @@ def digest(data: HostData) -> np.ndarray:
         hasher.update(f"{array.dtype}{array.shape}".encode())
         hasher.update(np.ascontiguousarray(array).tobytes())
     return np.frombuffer(hasher.digest(), np.uint8)
-
-
-def fingerprint(tree: PyTree) -> str:
-    """A digest of a tree's structure and numbers."""
-    leaves, structure = jax.tree.flatten(tree)
-    hasher = hashlib.blake2b(str(structure).encode(), digest_size=DIGEST_BYTES)
-    for leaf in leaves:
-        array = np.asarray(leaf)
-        if array.dtype == object:  # a function, say: by its name
-            hasher.update(getattr(leaf, "__qualname__", type(leaf).__name__).encode())
-        else:
-            hasher.update(f"{array.dtype}{array.shape}".encode())
-            hasher.update(np.ascontiguousarray(array).tobytes())
-    return hasher.hexdigest()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -25,9 +25,17 @@ _WRITE_EVERY = 5.0
 class Collector:
     """Takes in lanes from the workers' threads, keeps the best start of each dataset, and writes the checkpoint."""
 
-    def __init__(self, models: Models, starts: int, checkpoint: Checkpoint | None, show: Callable[[int, int], None]):
+    def __init__(
+        self,
+        models: Models,
+        starts: int,
+        checkpoint: Checkpoint | None,
+        show: Callable[[int, int], None],
+        share: int,
+        shares: int,
+    ):
         self._models, self._starts, self._checkpoint, self._show = models, starts, checkpoint, show
-        self._share, self._shares, self._interrupted = 0, 1, False
+        self._share, self._shares, self._is_interrupted = share, shares, False
         self._keys: list[Hashable] = []
         self._num_rows: list[int] = []
         self._pending: list[tuple[np.ndarray, np.ndarray, Ended]] = []
@@ -39,14 +47,13 @@ class Collector:
             failed = sum(int(np.sum(part.results[0].result != _number(Result.successful))) for part in self._parts)
             show(len(self._known), failed)
 
-    def enter(self, window: list[HostData], share: int, shares: int) -> list[HostData]:
+    def enter(self, window: list[HostData]) -> list[HostData]:
         """Those of the window that this process, which has one share of all, is still to fit."""
-        self._share, self._shares = share, shares
-        if self._models.count is not None and window[-1].number >= self._models.count:
-            raise ValueError(f"there are {self._models.count} models, but more datasets: give one model, or one for each.")
+        if self._models.number is not None and window[-1].number >= self._models.number:
+            raise ValueError(f"there are {self._models.number} models, but more datasets: give one model, or one for each.")
         self._keys += [data.key for data in window]
         self._num_rows += [int(data.mask.sum()) for data in window]
-        mine = [data for data in window if data.number % shares == share]
+        mine = [data for data in window if data.number % self._shares == self._share]
         if self._checkpoint is None:
             return mine
         left = []
@@ -72,11 +79,16 @@ class Collector:
             if self._checkpoint is not None and time.monotonic() - self._written > _WRITE_EVERY:
                 self._flush()
 
-    def flush(self, *, interrupted: bool = False) -> None:
+    def flush(self) -> None:
         """Settle all datasets of which every start has ended."""
         with self._lock:
-            self._interrupted |= interrupted
             self._flush()
+
+    def interrupted(self, keys: Sequence[Hashable]) -> None:
+        """No more are coming. `keys` are all datasets' names, as far as they are known: those not read are not begun."""
+        self._is_interrupted = True
+        self._num_rows += [0] * (len(keys) - len(self._keys))
+        self._keys += list(keys[len(self._keys) :])
 
     def _flush(self) -> None:
         if not self._pending:
@@ -112,7 +124,9 @@ class Collector:
 
     def fits(self, *, gather: bool) -> Fits:
         """All results so far, in order; of this process, or with `gather` of all. What was not begun is `interrupted`."""
-        if any(number >= len(self._keys) for number in self._known) and not self._interrupted:
+        if not self._is_interrupted:
+            self._models.check_number(len(self._keys))
+        if any(number >= len(self._keys) for number in self._known) and not self._is_interrupted:
             raise ValueError(
                 f"the checkpoint holds results of more than these {len(self._keys)} datasets: give the same data, another "
                 "folder, or delete that one."

@@ -68,18 +68,26 @@ class Fits(eqx.Module):
         return len(self.keys)
 
     @overload
-    def __getitem__(self, which: int | np.integer | str) -> Fit: ...
+    def __getitem__(self, which: int | str) -> Fit: ...
 
     @overload
-    def __getitem__(self, which: Any) -> "Fits": ...
+    def __getitem__(self, which: slice | list | np.ndarray | Array) -> "Fits": ...
+
+    @overload
+    def __getitem__(self, which: Any) -> Any: ...
 
     def __getitem__(self, which):
-        if isinstance(which, str):
+        if isinstance(which, str | tuple):
             try:
                 return self[self.keys.index(which)]
             except ValueError:
                 raise KeyError(f"there is no dataset called {which!r}.") from None
-        if isinstance(which, int | np.integer):
+        if not isinstance(which, slice):
+            which = np.asarray(which)
+            which = which.astype(int) if which.size == 0 else which
+        if isinstance(which, np.ndarray) and which.ndim == 0:
+            if which.dtype.kind not in "iu":
+                raise TypeError(f"a fit is chosen by its number or its dataset's name, got {which}.")
             if not -len(self) <= which < len(self):
                 raise IndexError(f"there are {len(self)} fits, and none has the number {which}.")
             part = self._taken(int(which))
@@ -94,7 +102,7 @@ class Fits(eqx.Module):
                 history=part.value[None][:0],
                 start_values=part.start_values,
             )
-        numbers = np.arange(len(self))[np.asarray(which) if not isinstance(which, slice) else which]
+        numbers = np.arange(len(self))[which]
         return dataclasses.replace(self._taken(numbers), keys=tuple(self.keys[i] for i in numbers))
 
     def _taken(self, which: Any) -> "Fits":

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -21,35 +22,37 @@ _LONGEST_FIRST_TRIAL = 4.0
 
 
 class _Line(NamedTuple):
-    """The line being searched, as numbers along it: steps, values and slopes."""
+    """The line being searched. A point is its step along the line, the value there, and the slope.
 
-    trial: Float[Array, ""]
-    """How far along the line the point now asked for lies."""
-    value: Float[Array, ""]
-    slope: Float[Array, ""]
-    """Value and slope at the line's start."""
-    low_step: Float[Array, ""]
-    low_value: Float[Array, ""]
-    low_slope: Float[Array, ""]
+    The state keeps it as one vector, and points are vectors too: XLA compiles a program for every array of a loop's state.
+    """
+
+    start: Float[Array, " 3"]
+    """The start's value and slope; in place of its step, which is 0, the step of the point now asked for."""
+    low: Float[Array, " 3"]
     """The best point so far that decreased the value; the start, while there is none."""
-    high_step: Float[Array, ""]
-    high_value: Float[Array, ""]
-    high_slope: Float[Array, ""]
+    high: Float[Array, " 3"]
     """The other end of the bracket; its step is ∞ while there is none."""
     num_trials: Float[Array, ""]
     num_resets: Float[Array, ""]
+
+    @classmethod
+    def of(cls, vector: Float[Array, " 11"]) -> "_Line":
+        return cls(vector[:3], vector[3:6], vector[6:9], vector[9], vector[10])
+
+    def vector(self) -> Float[Array, " 11"]:
+        return jnp.concatenate([self.start, self.low, self.high, jnp.stack([self.num_trials, self.num_resets])])
 
 
 class _State(NamedTuple):
     started: Bool[Array, ""]
     line: Float[Array, " 11"]
-    """A `_Line` as one vector: eleven numbers of their own would each be compiled into a program of their own."""
     anchor: Float[Array, " k"]
+    """Where the line starts."""
     direction: Float[Array, " k"]
     anchor_gradient: Float[Array, " k"]
     low_gradient: Float[Array, " k"]
-    steps: Float[Array, "m k"]
-    changes: Float[Array, "m k"]
+    memory: Float[Array, "..."]
     num_pairs: Int[Array, ""]
 
 
@@ -57,14 +60,17 @@ class _State(NamedTuple):
 def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransformationExtraArgs:
     """Limited-memory BFGS with a strong-Wolfe line search; `update` wants `value=`, the objective at `params`.
 
+    What is remembered of the curvature is the last `memory_size` steps; with no more than twice as many parameters, the
+    inverse Hessian itself, which is no larger and remembers all of them (BFGS).
+
     Cached, so that equal settings are the same object and compiled programs are found again.
     """
 
     def init(params):
         x, _ = jax.flatten_util.ravel_pytree(params)
-        vector, pairs = jnp.zeros_like(x), jnp.zeros((memory_size, x.size), x.dtype)
-        line = jnp.zeros(len(_Line._fields), x.dtype)
-        return _State(jnp.asarray(False), line, vector, vector, vector, vector, pairs, pairs, jnp.zeros((), jnp.int32))
+        vector, line = jnp.zeros_like(x), jnp.zeros(11, x.dtype)
+        memory = jnp.zeros((x.size, x.size) if x.size <= 2 * memory_size else (2, memory_size, x.size), x.dtype)
+        return _State(jnp.asarray(False), line, vector, vector, vector, vector, memory, jnp.zeros((), jnp.int32))
 
     def update(updates, state: _State, params=None, *, value, **extra):
         del extra
@@ -72,38 +78,38 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
             raise ValueError("lbfgs needs the parameters: update(gradient, state, params, value=value).")
         gradient, _ = jax.flatten_util.ravel_pytree(updates)
         x, unravel = jax.flatten_util.ravel_pytree(params)
-        line = _Line(*state.line)
-        slope = jnp.vdot(gradient, state.direction)
+        line = _Line.of(state.line)
+        trial = jnp.stack([line.start[0], value.astype(x.dtype), jnp.vdot(gradient, state.direction)])
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
-        searched, done, new_low, exhausted = _search(line, value.astype(x.dtype), slope, finite, max_trials)
+        searched, done, new_low, exhausted = _search(line, trial, finite, max_trials)
 
         # The next line starts here if this one is done (or none was begun), at the best point of a search that ended
         # without the Wolfe conditions, or else where this line started, downhill and more cautiously.
         here = ~state.started | done
-        at_low = ~here & exhausted & (searched.low_step > 0)
+        at_low = ~here & exhausted & (searched.low[0] > 0)
         restart = ~here & exhausted & ~at_low
         new_line = here | at_low | restart
         low_gradient = jnp.where(new_low, gradient, state.low_gradient)
-        taken = jnp.where(here, line.trial, jnp.where(at_low, searched.low_step, 0.0))
-        base_value = jnp.where(here, value, jnp.where(at_low, searched.low_value, line.value))
+        base = jnp.where(here, trial, jnp.where(at_low, searched.low, _at_step(line.start, 0.0)))
         base_gradient = jnp.where(here, gradient, jnp.where(at_low, low_gradient, state.anchor_gradient))
-        anchor = jnp.where(state.started, jnp.where(new_line, state.anchor + taken * state.direction, state.anchor), x)
+        taken = jnp.where(new_line, base[0], 0.0)
+        anchor = jnp.where(state.started, state.anchor + taken * state.direction, x)
 
-        moved = state.started & (here | at_low)
-        steps, changes, num_pairs = _remember(state, anchor - state.anchor, base_gradient - state.anchor_gradient, moved)
+        pair = jnp.stack([anchor - state.anchor, base_gradient - state.anchor_gradient])
+        memory, num_pairs = _remember(state, pair, state.started & (here | at_low))
         num_pairs = jnp.where(restart, 0, num_pairs)
         num_resets = jnp.where(restart, line.num_resets + 1, jnp.where(new_line, 0.0, line.num_resets))
-        newton = _two_loops(base_gradient, steps, changes, num_pairs)
+        newton = -_image(base_gradient, memory, num_pairs)
         is_descent = (num_pairs > 0) & (jnp.vdot(newton, base_gradient) < 0)
         fresh = jnp.where(is_descent, newton, 0.1**num_resets * _steepest(base_gradient))
         direction = jnp.where(new_line, fresh, state.direction)
 
         longest = jnp.max(jnp.abs(direction), initial=0.0)
         first_trial = jnp.minimum(1.0, _LONGEST_FIRST_TRIAL / jnp.maximum(longest, _LONGEST_FIRST_TRIAL))
-        base_slope = jnp.vdot(base_gradient, direction)
-        zero, none = jnp.zeros((), x.dtype), jnp.full((), jnp.inf, x.dtype)
-        begun = _Line(first_trial, base_value, base_slope, zero, base_value, base_slope, none, zero, zero, zero, num_resets)
-        next_line = jnp.where(new_line, jnp.stack([v.astype(x.dtype) for v in begun]), jnp.stack(searched))
+        start = jnp.stack([first_trial, base[1], jnp.vdot(base_gradient, direction)])
+        none = jnp.array([jnp.inf, 0.0, 0.0], x.dtype)
+        begun = _Line(start, _at_step(start, 0.0), none, jnp.zeros_like(num_resets), num_resets)
+        next_line = jnp.where(new_line, begun.vector(), searched.vector())
         next_state = _State(
             started=jnp.asarray(True),
             line=next_line,
@@ -111,8 +117,7 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
             direction=direction,
             anchor_gradient=jnp.where(new_line, base_gradient, state.anchor_gradient),
             low_gradient=jnp.where(new_line, base_gradient, low_gradient),
-            steps=steps,
-            changes=changes,
+            memory=memory,
             num_pairs=num_pairs,
         )
         return unravel(anchor + next_line[0] * direction - x), next_state
@@ -120,33 +125,36 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def _at_step(point: Float[Array, " 3"], step: Float[Array, ""] | float) -> Float[Array, " 3"]:
+    """The point with another step."""
+    return jnp.where(np.array([True, False, False]), step, point)
+
+
 def _search(
-    line: _Line, value: Float[Array, ""], slope: Float[Array, ""], finite: Bool[Array, ""], max_trials: int
+    line: _Line, trial: Float[Array, " 3"], finite: Bool[Array, ""], max_trials: int
 ) -> tuple[_Line, Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
     """Judge the trial: the line with a smaller bracket and its next trial, whether the line is done, whether this was the
     best point of it, and whether it is no use going on."""
+    (step, value, slope), (_, start_value, start_slope), (low_step, low_value, _) = trial, line.start, line.low
     # Close to the optimum rounding hides the decrease; a value as low and a smaller slope are then as good (Hager, Zhang).
-    rounding = 10 * jnp.finfo(value.dtype).eps * jnp.abs(line.value)
-    decreased = value <= line.value + _DECREASE * line.trial * line.slope
-    decreased |= (value <= line.value + rounding) & (slope <= (2 * _DECREASE - 1) * line.slope)
+    rounding = 10 * jnp.finfo(value.dtype).eps * jnp.abs(start_value)
+    decreased = value <= start_value + _DECREASE * step * start_slope
+    decreased |= (value <= start_value + rounding) & (slope <= (2 * _DECREASE - 1) * start_slope)
     decreased &= finite
-    done = decreased & (jnp.abs(slope) <= -_CURVATURE * line.slope)
+    done = decreased & (jnp.abs(slope) <= -_CURVATURE * start_slope)
 
-    too_far = ~decreased | ((line.low_step > 0) & (value >= line.low_value))
-    towards_high = jnp.where(jnp.isfinite(line.high_step), line.high_step - line.low_step, 1.0)
+    too_far = ~decreased | ((low_step > 0) & (value >= low_value))
+    towards_high = jnp.where(jnp.isfinite(line.high[0]), line.high[0] - low_step, 1.0)
     turned = ~too_far & (slope * towards_high >= 0)
-    here = (line.trial, jnp.where(finite, value, jnp.inf), slope)
-    low = (line.low_step, line.low_value, line.low_slope)
-    high = (line.high_step, line.high_value, line.high_slope)
-    new_high = [jnp.where(too_far, h, jnp.where(turned, lo, hi)) for h, lo, hi in zip(here, low, high, strict=True)]
-    new_low = [jnp.where(too_far, lo, h) for h, lo in zip(here, low, strict=True)]
+    point = jnp.where(finite, trial, _at_step(jnp.array([0.0, jnp.inf, 0.0], trial.dtype), step))
+    high = jnp.where(too_far, point, jnp.where(turned, line.low, line.high))
+    low = jnp.where(too_far, line.low, point)
 
-    bracketed = jnp.isfinite(new_high[0])
-    trial = jnp.where(bracketed, _interpolate(*new_low, *new_high), _extrapolate(line, slope))
-    width = jnp.abs(new_high[0] - new_low[0])
-    narrow = bracketed & (width <= 1e-9 * jnp.maximum(jnp.abs(new_high[0]), jnp.abs(new_low[0])))
+    bracketed = jnp.isfinite(high[0])
+    following = jnp.where(bracketed, _interpolate(*low, *high), _extrapolate(line, step, slope))
+    narrow = bracketed & (jnp.abs(high[0] - low[0]) <= 1e-9 * jnp.maximum(jnp.abs(high[0]), jnp.abs(low[0])))
     num_trials = line.num_trials + 1
-    searched = _Line(*[trial, line.value, line.slope, *new_low, *new_high, num_trials, line.num_resets])
+    searched = _Line(_at_step(line.start, following), low, high, num_trials, line.num_resets)
     return searched, done, ~too_far, (num_trials >= max_trials) | narrow
 
 
@@ -161,24 +169,40 @@ def _interpolate(low, low_value, low_slope, high, high_value, high_slope) -> Flo
     return low + jnp.where(jnp.isfinite(high_value), share, 0.1) * width
 
 
-def _extrapolate(line: _Line, slope: Float[Array, ""]) -> Float[Array, ""]:
+def _extrapolate(line: _Line, step: Float[Array, ""], slope: Float[Array, ""]) -> Float[Array, ""]:
     """Where the slope would vanish if it went on changing as it did, between 1.5 and 8 times as far."""
-    change = line.low_slope - slope
-    ahead = line.trial + (line.trial - line.low_step) * slope / jnp.where(change == 0, -1.0, change)
-    ahead = jnp.where(jnp.isfinite(ahead) & (change < 0), ahead, 4.0 * line.trial)
-    return jnp.clip(ahead, 1.5 * line.trial, 8.0 * line.trial)
+    change = line.low[2] - slope
+    ahead = step + (step - line.low[0]) * slope / jnp.where(change == 0, -1.0, change)
+    ahead = jnp.where(jnp.isfinite(ahead) & (change < 0), ahead, 4.0 * step)
+    return jnp.clip(ahead, 1.5 * step, 8.0 * step)
 
 
 def _remember(
-    state: _State, step: Float[Array, " k"], change: Float[Array, " k"], moved: Bool[Array, ""]
-) -> tuple[Array, Array, Array]:
-    """The kept pairs with this one added, if it has the curvature that keeps the inverse Hessian positive."""
-    curvature = jnp.vdot(step, change)
-    large = jnp.finfo(step.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
-    keep = moved & (curvature > large)
-    steps = jnp.where(keep, jnp.concatenate([state.steps[1:], step[None]]), state.steps)
-    changes = jnp.where(keep, jnp.concatenate([state.changes[1:], change[None]]), state.changes)
-    return steps, changes, jnp.minimum(state.num_pairs + keep, steps.shape[0])
+    state: _State, pair: Float[Array, "2 k"], moved: Bool[Array, ""]
+) -> tuple[Float[Array, "..."], Int[Array, ""]]:
+    """What is remembered with this step and change of gradient added, if they keep the inverse Hessian positive."""
+    products = pair @ pair.T
+    curvature, squares = products[0, 1], products[0, 0] * products[1, 1]
+    keep = moved & (curvature > 0) & (curvature**2 > jnp.finfo(pair.dtype).eps ** 2 * squares)
+    if state.memory.ndim == 2:
+        memory, most = _updated(state.memory, pair, products, state.num_pairs), jnp.iinfo(jnp.int32).max
+    else:
+        memory, most = jnp.concatenate([state.memory[:, 1:], pair[:, None]], axis=1), state.memory.shape[1]
+    return jnp.where(keep, memory, state.memory), jnp.minimum(state.num_pairs + keep, most)
+
+
+def _updated(
+    inverse: Float[Array, "k k"], pair: Float[Array, "2 k"], products: Float[Array, "2 2"], num_pairs: Int[Array, ""]
+) -> Float[Array, "k k"]:
+    """BFGS: `(I - sdᵀ/c) H (I - dsᵀ/c) + ssᵀ/c` for the step s, the change d and `c = sᵀd`; at first H is `c/dᵀd · I`."""
+    step, change = pair
+    curvature = jnp.where(products[0, 1] == 0, 1.0, products[0, 1])
+    square = jnp.where(products[1, 1] == 0, 1.0, products[1, 1])
+    inverse = jnp.where(num_pairs == 0, curvature / square * jnp.eye(step.size, dtype=step.dtype), inverse)
+    image = inverse @ change
+    mixed = step[:, None] * image[None, :]
+    weight = (1.0 + jnp.vdot(change, image) / curvature) / curvature
+    return inverse - (mixed + mixed.T) / curvature + weight * step[:, None] * step[None, :]
 
 
 def _steepest(gradient: Float[Array, " k"]) -> Float[Array, " k"]:
@@ -187,10 +211,11 @@ def _steepest(gradient: Float[Array, " k"]) -> Float[Array, " k"]:
     return -finite / jnp.maximum(1.0, jnp.linalg.norm(finite))
 
 
-def _two_loops(
-    gradient: Float[Array, " k"], steps: Float[Array, "m k"], changes: Float[Array, "m k"], num_pairs: Int[Array, ""]
-) -> Float[Array, " k"]:
-    """`-H gradient` for the inverse Hessian H that the kept pairs (the last `num_pairs`) imply."""
+def _image(gradient: Float[Array, " k"], memory: Float[Array, "..."], num_pairs: Int[Array, ""]) -> Float[Array, " k"]:
+    """`H gradient` for the inverse Hessian H, kept as such or implied by the last `num_pairs` of the kept pairs."""
+    if memory.ndim == 2:
+        return memory @ gradient
+    steps, changes = memory
     m = steps.shape[0]
     kept = jnp.arange(m) >= m - num_pairs
     curvatures = jnp.sum(steps * changes, axis=1)
@@ -209,4 +234,4 @@ def _two_loops(
     square = jnp.sum(changes[-1] ** 2)
     direction = direction * jnp.where(num_pairs > 0, curvatures[-1] / jnp.where(num_pairs > 0, square, 1.0), 1.0)
     direction, _ = jax.lax.scan(forwards, direction, (steps, changes, weights, shares))
-    return -direction
+    return direction

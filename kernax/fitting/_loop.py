@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from kernax.data import Data
+from kernax.fitting._programs import Packing, Vectors
 from kernax.model import Conditioned, Model, condition
 from kernax.parameters import as_dtype, join, log_prior
 from kernax.solvers import AbstractSolver, Result
@@ -116,7 +117,16 @@ def start(free: Model, dtype: Any, rules: Rules) -> LoopState:
 
 def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
     """Go on until the loop stops by itself or `until` steps have been made in all."""
-    return jax.lax.while_loop(lambda s: s.running & (s.step < until), lambda s: _turn(s, problem, rules), state)
+    packing = Packing.of(state)
+
+    def goes_on(packed: Vectors) -> Bool[Array, ""]:
+        state = packing.unpack(packed)
+        return state.running & (state.step < until)
+
+    def turn(packed: Vectors) -> Vectors:
+        return packing.pack(_turn(packing.unpack(packed), problem, rules))
+
+    return packing.unpack(jax.lax.while_loop(goes_on, turn, packing.pack(state)))
 
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules) -> LoopState:

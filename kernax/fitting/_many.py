@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,15 +14,16 @@ import optax
 from jaxtyping import Array, Key
 
 from kernax.data import Data
-from kernax.data._many import stacked, windows
+from kernax.data._many import HostData, stacked, windows
 from kernax.data._shapes import by_shape, plan_rows
-from kernax.fitting._checkpoint import Checkpoint, fingerprint
+from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
+from kernax.fitting._fingerprints import fingerprint, fingerprint_of_function, name_of
 from kernax.fitting._fits import Fits
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Objective, Rules, start
 from kernax.fitting._models import Models
-from kernax.fitting._programs import Packing, compiled
+from kernax.fitting._programs import Packing, Vectors, compiled
 from kernax.fitting._progress import many_bar
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared
@@ -61,7 +62,7 @@ def fit_many(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
     gather: bool = True,
-) -> Fits:
+) -> Fits | Any:
     """Fit the model to every dataset by itself: `fit`, thousands of times, from one call.
 
     `datasets` is a list, dict or generator of `(x, y)`, `(x, y, mask)` or `Data`, or a table cut into groups
@@ -111,8 +112,10 @@ def fit_many(
         )
 
     devices = jax.local_devices() if devices is None else list(devices)
+    if not devices:
+        raise ValueError("devices is empty: give some of jax.local_devices(), or None for all.")
     if shared:
-        if models.count is not None or checkpoint is not None:
+        if models.number is not None or checkpoint is not None:
             raise ValueError("shared=True makes one fit of one model: give one kx.Model, and no checkpoint.")
         every = [data for window in windows(datasets) for data in window]
         if not every:
@@ -132,37 +135,62 @@ def fit_many(
         )
 
     share, shares = jax.process_index(), jax.process_count()
-    collector: Collector | None = None
-    shapes: tuple[int, ...] = ()
+    batch: _Batch | None = None
     with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
-        for window in windows(datasets, budget=memory_budget / 4):
-            if collector is None:
-                dtype = window[0].y.dtype
-                rules = rules_for(dtype)
-                starts = _Starts(models.as_dtype(dtype), trainable, initialise, restarts, key, dtype, rules)
-                task = Task(starts.held, models.count is not None, starts.packing, objective, solver, rules)
-                identity = starts.identity() | _identity(rules, objective, optimiser, solver)
-                kept = None if checkpoint is None else Checkpoint(checkpoint, identity)
-                collector = Collector(starts.models, restarts + 1, kept, show)
-            mine = collector.enter(window, share, shares)
-            if not mine:
-                continue
-            sizes = [data.n for data in mine]
-            shapes = tuple(sorted({*shapes, *plan_rows(sizes, known=shapes)}))
-            streams = []
-            for rows, members in by_shape(mine, sizes, shapes):
-                layout = layout_for(devices, together, _MATRICES_PER_LANE * dtype.itemsize * rows**2, memory_budget)
-                numbers, data = np.array([member.number for member in members]), stacked(members, rows)
-                streams.append(Stream(data, numbers, restarts + 1, layout, starts.of(data, numbers, layout)))
-            try:
-                run(streams, task, collector.ended, threading.Event())
-            except KeyboardInterrupt:
-                collector.flush(interrupted=True)
-                break
-            collector.flush()
-    if collector is None:
+        try:
+            for window in windows(datasets, budget=memory_budget / 4):
+                if batch is None:
+                    dtype = window[0].y.dtype
+                    rules = rules_for(dtype)
+                    starts = _Starts(models.as_dtype(dtype), trainable, initialise, restarts, key, dtype, rules)
+                    task = Task(starts.held, models.number is not None, starts.packing, objective, solver, rules)
+                    identity = starts.identity() | _identity(rules, objective, optimiser, solver)
+                    kept = None if checkpoint is None else Checkpoint(checkpoint, identity)
+                    collector = Collector(starts.models, restarts + 1, kept, show, share, shares)
+                    batch = _Batch(starts, task, collector, devices, together, memory_budget)
+                batch.fit(window)
+        except KeyboardInterrupt:
+            if batch is None:
+                raise
+            batch.collector.interrupted(list(datasets) if isinstance(datasets, Mapping) else range(total or 0))
+    if batch is None:
         raise ValueError("there is no dataset to fit.")
-    return collector.fits(gather=gather and shares > 1)
+    return batch.collector.fits(gather=gather and shares > 1)
+
+
+class _Batch:
+    """The datasets of all windows, on their way through few shapes."""
+
+    def __init__(
+        self,
+        starts: "_Starts",
+        task: Task,
+        collector: Collector,
+        devices: Sequence[Any],
+        together: bool | None,
+        budget: float,
+    ):
+        self._starts, self._task, self.collector = starts, task, collector
+        self._devices, self._together, self._budget = devices, together, budget
+        self._shapes: tuple[int, ...] = ()
+
+    def fit(self, window: list[HostData]) -> None:
+        """Fit what the window holds and is not known from a checkpoint."""
+        mine = self.collector.enter(window)
+        if not mine:
+            return
+        sizes, itemsize = [data.n for data in mine], mine[0].y.dtype.itemsize
+        self._shapes = tuple(sorted({*self._shapes, *plan_rows(sizes, known=self._shapes)}))
+        streams = []
+        for rows, members in by_shape(mine, sizes, self._shapes):
+            layout = layout_for(self._devices, self._together, _MATRICES_PER_LANE * itemsize * rows**2, self._budget)
+            numbers, data = np.array([member.number for member in members]), stacked(members, rows)
+            begin = self._starts.of(data, numbers, layout)
+            streams.append(Stream(data, numbers, self._starts.number, layout, begin))
+        try:
+            run(streams, self._task, self.collector.ended, threading.Event())
+        finally:
+            self.collector.flush()
 
 
 def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:
@@ -214,19 +242,21 @@ class _Starts:
         _, self.held = eqx.partition(models.model, self._trainable)
         state = eqx.filter_eval_shape(lambda m: start(split(m, self._trainable)[0], dtype, rules), models.example)
         self.packing = Packing.of(state)
-        self._common: tuple[np.ndarray, ...] | None = None
+        self.number = restarts + 1
+        """Starts of each dataset."""
+        self._common: Vectors | None = None
 
     def of(self, data: Data, numbers: np.ndarray, layout: Layout) -> Begin:
         """The packed first states of a stream's lanes."""
-        lanes_each = self._restarts + 1
-        if self.models.count is None and not self._initialise:
+        lanes_each = self.number
+        if self.models.number is None and not self._initialise:
             if self._common is None:
                 self._common = tuple(np.asarray(row) for row in self._rows(None, self.models.model, None))
             return lambda lanes: tuple(row[lanes % lanes_each] for row in self._common or ())
 
-        own, common = eqx.partition(self.models.model, lambda leaf: eqx.is_array(leaf) and self.models.count is not None)
+        own, common = eqx.partition(self.models.model, lambda leaf: eqx.is_array(leaf) and self.models.number is not None)
 
-        def begin(lanes: np.ndarray) -> tuple[np.ndarray, ...]:
+        def begin(lanes: np.ndarray) -> Vectors:
             # Always as many as there are places, so that one program serves all calls.
             places = np.resize(lanes // lanes_each, layout.places)
             some = jax.tree.map(lambda leaf: leaf[places], data) if self._initialise else None
@@ -235,14 +265,14 @@ class _Starts:
 
         return begin
 
-    def _rows(self, own: Model | None, common: Model, data: Data | None) -> tuple[Array, ...]:
+    def _rows(self, own: Model | None, common: Model, data: Data | None) -> Vectors:
         settings = (self._trainable, self._initialise, self._restarts, self._key, self._dtype, self._rules, self.packing)
         return _first_states(own, common, data, *settings)
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint is to know of it."""
         return {
-            "model": repr(self.models.example) if self.models.count is None else f"{self.models.count} models",
+            "model": repr(self.models.example) if self.models.number is None else f"{self.models.number} models",
             "model fingerprint": fingerprint(self.models.model),
             "trainable fingerprint": fingerprint(self._trainable),
             "initialise": self._initialise,
@@ -264,11 +294,11 @@ def _first_states(
     dtype: Any,
     rules: Rules,
     packing: Packing,
-) -> tuple[Array, ...]:
+) -> Vectors:
     """The packed first states of every start, of one dataset or (with own models or data) of a batch of them."""
 
-    def dataset(own: Model | None, data: Data | None) -> tuple[Array, ...]:
-        model = as_dtype(eqx.combine(own, common), dtype)
+    def dataset(own: Model | None, data: Data | None) -> Vectors:
+        model: Any = as_dtype(eqx.combine(own, common), dtype)
         # What is held keeps the given values: only the free parameters are read off.
         model = model if data is None else initialised(model, data)
         free, _ = split(model, trainable)
@@ -281,17 +311,15 @@ def _first_states(
 
 
 def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolver) -> dict[str, Any]:
-    """What a checkpoint is to know of the settings. Functions are known by their names only."""
+    """What a checkpoint is to know of the settings."""
     return {
-        "objective": _name(objective),
-        "optimiser": "lbfgs" if optimiser is None else _name(optimiser.update),
+        "objective": name_of(objective),
+        "objective fingerprint": fingerprint_of_function(objective),
+        "optimiser": "lbfgs" if optimiser is None else name_of(optimiser.update),
+        "optimiser fingerprint": None if optimiser is None else fingerprint_of_function(optimiser.update),
         "solver": repr(solver),
         "max_steps": rules.max_steps,
         "gradient_tolerance": rules.gradient_tolerance,
         "value_tolerance": rules.value_tolerance,
         "patience": rules.patience,
     }
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"

@@ -13,10 +13,10 @@ from kernax.model import Model
 
 
 class Models(NamedTuple):
-    """A model; if `count` is not None, its arrays have a leading axis with one entry for each dataset."""
+    """A model; if `number` is not None, its arrays have a leading axis with one entry for each dataset."""
 
     model: Model
-    count: int | None
+    number: int | None
 
     @classmethod
     def of(cls, given: Any) -> "Models":
@@ -48,11 +48,11 @@ class Models(NamedTuple):
     @property
     def example(self) -> Model:
         """One of them."""
-        return self.model if self.count is None else self.taken(0)
+        return self.model if self.number is None else self.taken(0)
 
     def taken(self, numbers: Any) -> Model:
         """Those with these numbers, in a leading axis if `numbers` has one."""
-        if self.count is None:
+        if self.number is None:
             shape = np.shape(numbers)
             return jax.tree.map(
                 lambda leaf: np.broadcast_to(leaf, shape + leaf.shape) if eqx.is_array(leaf) else leaf, self.model
@@ -64,8 +64,8 @@ class Models(NamedTuple):
 
     def check_number(self, datasets: int | None) -> None:
         """Refuse another number of datasets than of models."""
-        if self.count is not None and datasets is not None and self.count != datasets:
-            raise ValueError(f"there are {self.count} models for {datasets} datasets: give one model, or one for each.")
+        if self.number is not None and datasets is not None and self.number != datasets:
+            raise ValueError(f"there are {self.number} models for {datasets} datasets: give one model, or one for each.")
 
 
 def _on_host(leaf: Any) -> Any:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -17,7 +17,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.cache
     def program() -> Callable[..., Any]:
         # Not at import, which must start no device.
-        return eqx.filter_jit(function, compiler_options=_compiler_options())
+        settings: dict[str, Any] = {"compiler_options": _compiler_options()}
+        return eqx.filter_jit(function, **settings)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -43,6 +44,10 @@ def _compiler_options() -> dict[str, Any] | None:
     return options
 
 
+Vectors = tuple[Any, ...]
+"""A packed tree: arrays of JAX or NumPy, one for each type of number."""
+
+
 class Packing(NamedTuple):
     """How a tree of arrays is laid into one vector for each type of number, and back.
 
@@ -65,12 +70,12 @@ class Packing(NamedTuple):
         kinds = dict.fromkeys(self.types)
         return [(kind, [i for i, own in enumerate(self.types) if own == kind]) for kind in kinds]
 
-    def pack(self, tree: PyTree) -> tuple[Array, ...]:
+    def pack(self, tree: PyTree) -> Vectors:
         """The tree as vectors."""
         leaves = jax.tree.leaves(tree)
         return tuple(jnp.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
 
-    def unpack(self, vectors: tuple[Array, ...]) -> PyTree:
+    def unpack(self, vectors: Vectors) -> PyTree:
         """The tree again; vectors may have leading axes (NumPy's as well as JAX's)."""
         leaves: list[Any] = [None] * len(self.shapes)
         for vector, (_, members) in zip(vectors, self._groups, strict=True):

@@ -2,8 +2,8 @@
 
 Lanes of one shape wait in a stream. A worker has a fixed number of places; it advances the lanes in them by some turns,
 takes out those that have ended and lets the next ones in, so one compiled program per shape serves any number of lanes, and
-a slow lane holds up nobody. On CPU the lanes in places run one after another, and there is a worker for every core, with BLAS held
-to one thread; on accelerators they run together under `vmap`. Several devices share a worker's places between them.
+a slow lane holds up nobody. On CPU the lanes in places run one after another, and there is a worker for every core, with
+BLAS held to one thread; on accelerators they run together under `vmap`. Several devices share a worker's places.
 """
 
 import os
@@ -23,7 +23,7 @@ from jaxtyping import Array, Int, PyTree
 from kernax.data import Data
 from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome
-from kernax.fitting._programs import Packing, compiled
+from kernax.fitting._programs import Packing, Vectors, compiled
 from kernax.model import Model
 from kernax.parameters import at_bound, join
 from kernax.solvers import AbstractSolver
@@ -73,7 +73,7 @@ class Task(NamedTuple):
     rules: Rules
 
 
-Begin = Callable[[np.ndarray], tuple[np.ndarray, ...]]
+Begin = Callable[[np.ndarray], Vectors]
 """Lanes of a stream to their packed states before the first turn."""
 
 
@@ -109,7 +109,7 @@ class Ended(NamedTuple):
 
 
 class _Desk:
-    """Hands out lanes to workers: never so many at a time that the others have none, and never one shape to two to compile."""
+    """Hands out lanes to workers: never so many at a time that the others have none, and never a shape to two to compile."""
 
     def __init__(self, streams: Sequence[Stream], workers: int, stop: threading.Event):
         self._streams, self._workers, self._stop = streams, workers, stop
@@ -204,7 +204,7 @@ class _Places:
         self._stream, self._task = stream, task
         self._layout = layout = stream.layout
         self._lanes = np.full(layout.places, -1)
-        self._rows: tuple[np.ndarray, ...] | None = None
+        self._rows: Vectors = ()
         self._ready: Any = None
         self._mesh = Mesh(np.array(layout.devices), ("lanes",)) if len(layout.devices) > 1 else None
         # Device by device in turn, so that a few lanes do not all fall to the first.
@@ -222,7 +222,7 @@ class _Places:
         if not len(lanes):
             return
         rows = self._stream.begin(lanes)
-        if self._rows is None:
+        if not self._rows:
             self._rows = tuple(np.repeat(row[:1], self._layout.places, axis=0) for row in rows)
             running = self._task.packing.unpack(self._rows).running
             running[...] = False  # a view: the places are vacant
@@ -281,7 +281,7 @@ def _own_held(task: Task, datasets: np.ndarray) -> Model | None:
 
 @compiled
 def _advance_lanes(
-    rows: tuple[Array, ...],
+    rows: Vectors,
     data: Data,
     own: Model | None,
     common: Model,
@@ -292,15 +292,16 @@ def _advance_lanes(
     rules: Rules,
     together: bool,
     mesh: Mesh | None,
-) -> tuple[Array, ...]:
+) -> Vectors:
     arrays, static = eqx.partition(common, eqx.is_array)
 
-    def every_lane(rows: tuple[Array, ...], data: Data, own: Model | None, arrays: Model, turns: Array):
+    def every_lane(rows: Vectors, data: Data, own: Model | None, arrays: Model, turns: Array):
         common = eqx.combine(arrays, static)
 
-        def lane(lane: tuple[tuple[Array, ...], Data, Model | None]) -> tuple[Array, ...]:
+        def lane(lane: tuple[Vectors, Data, Model | None]) -> Vectors:
             rows, data, own = lane
-            problem = Problem(eqx.combine(own, common), data, objective, solver)
+            held: Any = eqx.combine(own, common)
+            problem = Problem(held, data, objective, solver)
             state = packing.unpack(rows)
             return packing.pack(advance(state, problem, rules, state.step + turns))
 
@@ -316,8 +317,8 @@ def _advance_lanes(
 
 
 @compiled
-def _summarise(rows: tuple[Array, ...], own: Model | None, common: Model, packing: Packing, rules: Rules) -> tuple:
-    def lane(packed: tuple[Array, ...], own: Model | None):
+def _summarise(rows: Vectors, own: Model | None, common: Model, packing: Packing, rules: Rules) -> tuple:
+    def lane(packed: Vectors, own: Model | None):
         state = packing.unpack(packed)
         model = join(state.best.free, eqx.combine(own, common))
         arrays = eqx.filter(model, eqx.is_array)

@@ -46,7 +46,7 @@ def error_bound(c: Conditioned, x: Any, norm: float | Float[Array, "*p"]) -> Flo
 def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
     """`(y-μ)ᵀ (K + noise·I)⁻¹ (y-μ)`."""
     residual = c.data.zero_where_masked(c.data.y - mean_values(c.model.mean, c.data.x, c.data.y))
-    return jnp.sum(residual * c.alpha, axis=0)
+    return c.factor.quadratic(residual, c.alpha)
 
 
 def rkhs_norm(c: Conditioned) -> Float[Array, "*p"]:

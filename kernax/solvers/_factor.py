@@ -29,6 +29,10 @@ class AbstractFactor(eqx.Module):
     def logdet(self) -> Float[Array, ""]:
         """`log det (K + noise·I)`."""
 
+    def quadratic(self, b: Float[Array, "n *p"], solved: Float[Array, "n *p"]) -> Float[Array, "*p"]:
+        """`bᵀ (K + noise·I)⁻¹ b` for every column, given `solved`, the answer of `solve(b)`."""
+        return jnp.sum(b * solved, axis=0)
+
     @abc.abstractmethod
     def inverse_diagonal(self) -> Float[Array, " n"]:
         """`diag((K + noise·I)⁻¹)`."""
@@ -97,6 +101,11 @@ class DenseFactor(AbstractFactor):
 
     def solve(self, b):
         return self._or_nan(derivatives.solve(self.matrix, self.raw, b))
+
+    def quadratic(self, b, solved):
+        # What was solved is NaN where the factorisation failed, and no derivative is to meet it.
+        solved = jnp.where(is_usable(self.result), solved, 0.0)
+        return self._or_nan(derivatives.quadratic(self.matrix, b, solved))
 
     def logdet(self):
         return self._or_nan(derivatives.logdet(self.matrix, self.raw))
