@@ -58,21 +58,30 @@ class Packing(NamedTuple):
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     types: tuple[np.dtype, ...]
+    keys: tuple[str | None, ...]
+    """For a leaf of random keys (some optimisers have one), what kind of key it is."""
 
     @classmethod
     def of(cls, tree: PyTree) -> "Packing":
         """That of trees like this one (arrays, or what `jax.eval_shape` gives)."""
         leaves, structure = jax.tree.flatten(tree)
-        return cls(structure, tuple(tuple(leaf.shape) for leaf in leaves), tuple(leaf.dtype for leaf in leaves))
+        numbers = [jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf for leaf in leaves]
+        shapes, types = tuple(tuple(leaf.shape) for leaf in numbers), tuple(leaf.dtype for leaf in numbers)
+        return cls(structure, shapes, types, tuple(_implementation(leaf) for leaf in leaves))
 
     @property
     def _groups(self) -> list[tuple[Any, list[int]]]:
         kinds = dict.fromkeys(self.types)
         return [(kind, [i for i, own in enumerate(self.types) if own == kind]) for kind in kinds]
 
+    def zeros(self, count: int) -> Vectors:
+        """That many packed trees of zeros, on the host."""
+        sizes = [sum(int(np.prod(self.shapes[i], dtype=int)) for i in members) for _, members in self._groups]
+        return tuple(np.zeros((count, size), kind) for size, (kind, _) in zip(sizes, self._groups, strict=True))
+
     def pack(self, tree: PyTree) -> Vectors:
         """The tree as vectors."""
-        leaves = jax.tree.leaves(tree)
+        leaves = [_as_numbers(leaf) for leaf in jax.tree.leaves(tree)]
         return tuple(jnp.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
 
     def unpack(self, vectors: Vectors) -> PyTree:
@@ -83,6 +92,19 @@ class Packing(NamedTuple):
             for i in members:
                 size = int(np.prod(self.shapes[i], dtype=int))
                 piece = vector[..., offset : offset + size]
-                leaves[i] = piece.reshape(vector.shape[:-1] + self.shapes[i])
+                piece = piece.reshape(vector.shape[:-1] + self.shapes[i])
+                leaves[i] = piece if self.keys[i] is None else jax.random.wrap_key_data(piece, impl=self.keys[i])
                 offset += size
         return jax.tree.unflatten(self.structure, leaves)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_numbers(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _implementation(leaf: Any) -> str | None:
+    return str(jax.random.key_impl(jnp.zeros((), leaf.dtype))) if _is_key(leaf) else None

@@ -61,16 +61,25 @@ def layout_for(devices: Sequence[Any], together: bool | None, bytes_per_lane: fl
     return Layout(False, tuple(devices), min(workers, affordable), 16)
 
 
-class Task(NamedTuple):
-    """What all lanes have in common."""
+class Task:
+    """What all lanes have in common.
 
-    held: Model
-    """What is not fitted; its arrays have a leading dataset axis if every dataset has a model of its own."""
-    is_held_per_dataset: bool
-    packing: Packing
-    objective: Objective
-    solver: AbstractSolver
-    rules: Rules
+    `held` is what is not fitted; its arrays have a leading dataset axis if every dataset has a model of its own.
+    """
+
+    def __init__(
+        self, held: Model, per_dataset: bool, packing: Packing, objective: Objective, solver: AbstractSolver, rules: Rules
+    ):
+        own, common = eqx.partition(held, lambda leaf: eqx.is_array(leaf) and per_dataset)
+        self._own, self.common = own, common
+        self.packing, self.objective, self.solver, self.rules = packing, objective, solver, rules
+        first = (jax.tree.map(lambda row: row[0], packing.zeros(1)), self.own(np.asarray(0)))
+        self.summary = Packing.of(eqx.filter_eval_shape(_summary, *first, common, packing, rules))
+        """How an `Ended` is packed."""
+
+    def own(self, datasets: np.ndarray) -> Model:
+        """What these datasets have of their own among what is held."""
+        return jax.tree.map(lambda leaf: leaf[datasets], self._own)
 
 
 Begin = Callable[[np.ndarray], Vectors]
@@ -97,15 +106,15 @@ class Stream:
 
 
 class Ended(NamedTuple):
-    """Lanes that have ended, as NumPy arrays with a leading lane axis."""
+    """How a lane has ended, or several: outside compiled programs, NumPy arrays with a leading lane axis."""
 
-    model: Model
-    at_bound: Model
-    value: np.ndarray
-    result: np.ndarray
-    num_steps: np.ndarray
-    gradient_norm: np.ndarray
-    jitter: np.ndarray
+    model: Any
+    at_bound: Any
+    value: Any
+    result: Any
+    num_steps: Any
+    gradient_norm: Any
+    jitter: Any
 
 
 class _Desk:
@@ -163,7 +172,8 @@ def run(
             stop.set()  # the other workers have nothing to go on for
             raise
 
-    with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(workers + 1) as pool:
+        pool.submit(_compile_summaries, task, {stream.layout.places for stream in streams})
         futures = [pool.submit(work) for _ in range(workers)]
         try:
             for future in futures:
@@ -173,6 +183,13 @@ def run(
             for future in futures:
                 future.result()
             raise
+
+
+def _compile_summaries(task: Task, numbers_of_places: set[int]) -> None:
+    """Beside the workers, which need it when their first lanes end."""
+    for places in numbers_of_places:
+        own = task.own(np.zeros(places, int))
+        _summaries(task.packing.zeros(places), own, task.common, task.packing, task.summary, task.rules)
 
 
 def _serve(stream: Stream, desk: _Desk, task: Task, ended: Any, stop: threading.Event) -> None:
@@ -237,11 +254,11 @@ class _Places:
         if self._ready is None:
             numbers = np.maximum(self._lanes, 0) // self._stream.starts
             data = jax.tree.map(lambda leaf: leaf[numbers], self._stream.data)
-            own = _own_held(task, self._stream.datasets[numbers])
+            own = task.own(self._stream.datasets[numbers])
             self._ready = self._put((data, own))
         data, own = self._ready
         how = (task.packing, task.objective, task.solver, task.rules, self._layout.together, self._mesh)
-        rows = _advance_lanes(self._put(self._rows), data, own, _common_held(task), jnp.asarray(np.int32(turns)), *how)
+        rows = _advance_lanes(self._put(self._rows), data, own, task.common, jnp.asarray(np.int32(turns)), *how)
         self._rows = tuple(np.array(row) for row in rows)
 
     def clear(self, everybody: bool) -> tuple[np.ndarray, Any, np.ndarray]:
@@ -254,12 +271,12 @@ class _Places:
         lanes = self._lanes[places]
         if not len(places):
             return lanes, None, places
-        own = _own_held(task, self._stream.datasets[np.maximum(self._lanes, 0) // self._stream.starts])
-        how = _summarise(self._rows, own, _common_held(task), task.packing, task.rules)
-        how = jax.tree.map(lambda leaf: np.asarray(leaf)[places], how)
+        own = task.own(self._stream.datasets[np.maximum(self._lanes, 0) // self._stream.starts])
+        packed = _summaries(self._rows, own, task.common, task.packing, task.summary, task.rules)
+        how = task.summary.unpack(tuple(np.asarray(vector)[places] for vector in packed))
         task.packing.unpack(self._rows).running[places] = False
         self._lanes[places] = -1
-        return lanes, Ended(*how), places // self._layout.lanes
+        return lanes, how, places // self._layout.lanes
 
     def _put(self, tree: PyTree) -> PyTree:
         if self._mesh is None:
@@ -267,23 +284,11 @@ class _Places:
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec("lanes")))
 
 
-def _common_held(task: Task) -> Model:
-    """What lanes share of what is held: all of it, or its parts that are no arrays."""
-    return eqx.filter(task.held, eqx.is_array, inverse=True) if task.is_held_per_dataset else task.held
-
-
-def _own_held(task: Task, datasets: np.ndarray) -> Model | None:
-    """What lanes have of their own."""
-    if not task.is_held_per_dataset:
-        return None
-    return jax.tree.map(lambda leaf: leaf[datasets], eqx.filter(task.held, eqx.is_array))
-
-
 @compiled
 def _advance_lanes(
     rows: Vectors,
     data: Data,
-    own: Model | None,
+    own: Model,
     common: Model,
     turns: Int[Array, ""],
     packing: Packing,
@@ -295,10 +300,10 @@ def _advance_lanes(
 ) -> Vectors:
     arrays, static = eqx.partition(common, eqx.is_array)
 
-    def every_lane(rows: Vectors, data: Data, own: Model | None, arrays: Model, turns: Array):
+    def every_lane(rows: Vectors, data: Data, own: Model, arrays: Model, turns: Array):
         common = eqx.combine(arrays, static)
 
-        def lane(lane: tuple[Vectors, Data, Model | None]) -> Vectors:
+        def lane(lane: tuple[Vectors, Data, Model]) -> Vectors:
             rows, data, own = lane
             held: Any = eqx.combine(own, common)
             problem = Problem(held, data, objective, solver)
@@ -316,14 +321,15 @@ def _advance_lanes(
     return every_lane(rows, data, own, arrays, turns)
 
 
-@compiled
-def _summarise(rows: Vectors, own: Model | None, common: Model, packing: Packing, rules: Rules) -> tuple:
-    def lane(packed: Vectors, own: Model | None):
-        state = packing.unpack(packed)
-        model = join(state.best.free, eqx.combine(own, common))
-        arrays = eqx.filter(model, eqx.is_array)
-        value = jnp.where(jnp.isfinite(state.best.value), state.best.value, jnp.nan)
-        result = outcome(state, rules)._value
-        return arrays, at_bound(arrays), value, result, state.step, state.best.gradient_norm, state.best.jitter
+def _summary(packed: Vectors, own: Model, common: Model, packing: Packing, rules: Rules) -> Ended:
+    """How a lane ended."""
+    state = packing.unpack(packed)
+    arrays = eqx.filter(join(state.best.free, eqx.combine(own, common)), eqx.is_array)
+    best = state.best
+    value, result = jnp.where(jnp.isfinite(best.value), best.value, jnp.nan), outcome(state, rules)._value
+    return Ended(arrays, at_bound(arrays), value, result, state.step, best.gradient_norm, best.jitter)
 
-    return jax.vmap(lane)(rows, own)
+
+@compiled
+def _summaries(rows: Vectors, own: Model, common: Model, packing: Packing, summary: Packing, rules: Rules) -> Vectors:
+    return jax.vmap(lambda packed, own: summary.pack(_summary(packed, own, common, packing, rules)))(rows, own)
