@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
+from threadpoolctl import threadpool_limits
 
 from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
 from kernax.fitting._programs import compiled
@@ -105,10 +106,5 @@ def _drive(
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # still right, only slower: lanes then compete for BLAS threads
-        yield
-        return
     with threadpool_limits(1, user_api="blas"):
         yield

@@ -99,7 +99,7 @@ class Packing(NamedTuple):
 
 
 def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _as_numbers(leaf: Any) -> Any:
