@@ -1,0 +1,433 @@
+"""Many datasets of which some are sick, runs that are cut off, and calls that make no sense."""
+
+import os
+import signal
+import threading
+
+import chex
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import kernax as kx
+from kernax.fitting import _many, _streams
+
+
+class Turning(kx.AbstractStationary):
+    """`exp(-r²/2ℓ²)`, and -2 beyond a hundred lengthscales: no kernel for rows that lie so far apart."""
+
+    lengthscale: jax.Array = kx.positive(default=1.0)
+
+    def of_squared_distance(self, s):
+        return jnp.where(s > 1e4, -2.0, jnp.exp(-0.5 * s))
+
+
+def made(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2.0, 2.0, size=(n, 1))
+    return x, np.sin(2.0 * x[:, 0]) + 0.5 * rng.normal(size=n)
+
+
+# All are padded to 12 rows: one shape, and so one compiled program for each setting.
+SETS = [made(n, seed=i) for i, n in enumerate([12, 9, 10] * 4)]
+MODEL = kx.Model(1.0 * Turning(lengthscale=1.0), noise=0.5)
+SICK = {
+    "nan in y": (SETS[0][0], np.where(np.arange(12) == 3, np.nan, SETS[0][1])),
+    "infinite x": (np.where(np.arange(9) == 3, np.inf, 1.0)[:, None], SETS[1][1]),
+    "not definite": (1e3 * SETS[0][0], SETS[0][1]),
+    "no rows": (np.zeros((0, 1)), np.zeros(0)),
+    "no row counts": (SETS[0][0], SETS[0][1], np.zeros(12, bool)),
+}
+STATUS = ["nonfinite", "nonfinite", "not_positive_definite", "empty", "empty"]
+LAYOUTS = {
+    "one after another": {"together": False},
+    # The budget is that of 16 lanes.
+    "together": {"together": True, "memory_budget": 16 * 10 * 8 * 12**2},
+}
+WINDOWS_OF_THREE = 4 * 3 * 12 * (8 + 8 + 1)
+"""The memory_budget whose quarter holds three datasets of 12 rows: x, y and mask."""
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return {name: kx.fit_many(MODEL, SETS, **layout) for name, layout in LAYOUTS.items()}
+
+
+@pytest.fixture(scope="module")
+def fits(healthy):
+    return healthy["one after another"]
+
+
+def assert_identical(ours, theirs):
+    """To the bit, but for the names."""
+    chex.assert_trees_all_equal(jax.tree.leaves(ours), jax.tree.leaves(theirs))
+
+
+# H27, H30: sick datasets among others
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_h27_sick_datasets_leave_the_others_to_the_bit(layout, healthy):
+    among = [*SETS[:4], *SICK.values(), *SETS[4:]]
+    fits = kx.fit_many(MODEL, among, **LAYOUTS[layout])
+    assert fits.result_names[4:9].tolist() == STATUS
+    assert np.isnan(fits.value[4:9]).all()
+    # Each keeps the model that it was given.
+    chex.assert_trees_all_close(fits[4:9].model, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, 5), MODEL))
+    assert not fits[np.r_[0:4, 9:17]].failed.any()
+    assert_identical(fits[np.r_[0:4, 9:17]], healthy[layout])
+    in_its_place = kx.fit_many(MODEL, [SICK["nan in y"], *SETS[1:]], **LAYOUTS[layout])
+    assert_identical(in_its_place[1:], healthy[layout][1:])
+
+
+def test_h30_no_dataset_has_rows():
+    fits = kx.fit_many(MODEL, [SICK["no rows"], SICK["no row counts"], ([], [])])
+    assert fits.result_names.tolist() == ["empty"] * 3
+    assert fits.num_rows.tolist() == [0, 0, 0]
+    assert "3 empty" in repr(fits)
+
+
+def test_h32_all_starts_of_a_sick_dataset_fail():
+    fits = kx.fit_many(MODEL, [*SETS[:2], *SICK.values()], restarts=2)
+    assert fits.result_names.tolist() == ["successful"] * 2 + ["all_starts_failed"] * 3 + ["empty"] * 2
+    np.testing.assert_array_equal(fits.start_values[2:], np.inf)
+    np.testing.assert_array_equal(fits.value[:2], fits.start_values[:2].min(axis=1))
+
+
+def test_h27_one_model_for_all_refuses_nan_and_names_the_dataset():
+    with pytest.raises(ValueError, match=r"dataset 2 has NaN or infinite"):
+        kx.fit_many(MODEL, [*SETS[:2], SICK["nan in y"]], shared=True)
+    with pytest.raises(ValueError, match="no dataset with rows"):
+        kx.fit_many(MODEL, [SICK["no rows"], SICK["no row counts"]], shared=True)
+
+
+# H28: gradient clipping
+
+
+CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.05))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_h28_gradients_are_clipped_lane_by_lane(layout):
+    """A lane whose gradient is 1e12 times as long changes no other, and each is as if fitted alone."""
+    x, y = SETS[0]
+    options = {"optimiser": CLIPPED, "max_steps": 6}
+    steep = kx.fit_many(MODEL, [(x, 1e6 * y), *SETS[1:]], **options, **LAYOUTS[layout])
+    level = kx.fit_many(MODEL, SETS, **options, **LAYOUTS[layout])
+    assert float(steep.gradient_norm[0]) > 1e9 * float(level.gradient_norm[0])
+    assert_identical(steep[1:], level[1:])
+    single = kx.fit(MODEL, kx.Data(x, y), **options)
+    np.testing.assert_allclose(level.value[0], single.value, rtol=1e-10)
+    np.testing.assert_allclose(level.model.noise[0], single.model.noise, rtol=1e-8)
+
+
+# H29: garbage behind a mask
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e300])
+def test_h29_garbage_behind_a_mask_changes_no_bit(layout, garbage, healthy):
+    masked = []
+    for x, y in SETS:
+        more = 12 - len(y)
+        rows, targets = np.concatenate([x, np.full((more, 1), garbage)]), np.append(y, np.full(more, garbage))
+        masked.append((rows, targets, np.arange(12) < len(y)))
+    assert_identical(kx.fit_many(MODEL, masked, **LAYOUTS[layout]), healthy[layout])
+
+
+# H41: compilations
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows by the name of every program that XLA compiles, in whichever thread."""
+    names = []
+
+    def listen(event, _, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_h41_the_same_shapes_again_compile_nothing(layout, compilations):
+    def fit(count, seed, start):
+        sets = [made([11, 7][i % 2], seed + i) for i in range(count)]
+        return kx.fit_many(kx.Model(start * Turning(start), noise=start), sets, max_steps=8, **LAYOUTS[layout])
+
+    # Datasets of another shape than in any other test, so that the first call does compile.
+    first = fit(12, 0, 1.0)
+    assert compilations
+    compilations.clear()
+    fit(12, 100, 0.7)
+    assert compilations == []
+    more = fit(40, 0, 1.0)
+    # `stage` moves the results, which are more, to the device.
+    assert set(compilations) <= {"jit(stage)"}
+    np.testing.assert_array_equal(more.value[:12], first.value)
+
+
+# Checkpoints
+
+
+@pytest.fixture
+def lanes_run(monkeypatch):
+    """A list that grows by the numbers of the datasets that are fitted, window by window."""
+    windows, run = [], _many.run
+
+    def recorded(streams, *rest):
+        windows.append(sorted(int(n) for stream in streams for n in stream.datasets))
+        return run(streams, *rest)
+
+    monkeypatch.setattr(_many, "run", recorded)
+    return windows
+
+
+def parts(folder):
+    return sorted(folder.glob("part-*.npz"))
+
+
+class CutOffError(RuntimeError):
+    pass
+
+
+def cut_off(after, error=CutOffError):
+    yield from SETS[:after]
+    raise error
+
+
+def test_a_finished_run_is_read_back(tmp_path, fits, lanes_run):
+    folder = tmp_path / "new" / "folder"
+    assert_identical(kx.fit_many(MODEL, SETS, checkpoint=folder), fits)
+    assert parts(folder)
+    assert not list(folder.glob("*.tmp"))
+    lanes_run.clear()
+    again = kx.fit_many(MODEL, {f"set {i}": own for i, own in enumerate(SETS)}, checkpoint=str(folder))
+    assert lanes_run == []
+    assert_identical(again, fits)
+    assert again.keys[3] == "set 3"
+
+
+def test_results_are_kept_as_they_come_and_a_run_goes_on_where_it_was(tmp_path, fits, lanes_run):
+    with pytest.raises(CutOffError):
+        kx.fit_many(MODEL, cut_off(7), memory_budget=WINDOWS_OF_THREE, checkpoint=tmp_path)
+    assert lanes_run == [[0, 1, 2], [3, 4, 5]]
+    assert len(parts(tmp_path)) == 2
+    # A file that was being written when the process was killed.
+    (tmp_path / f"{parts(tmp_path)[0].name}.0123abcd.tmp").write_bytes(b"PK")
+    lanes_run.clear()
+    assert_identical(kx.fit_many(MODEL, SETS, checkpoint=tmp_path), fits)
+    assert lanes_run == [[6, 7, 8, 9, 10, 11]]
+
+
+def test_files_are_written_within_a_window_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("kernax.fitting._collect._WRITE_EVERY", 0.0)
+    kx.fit_many(MODEL, SETS * 3, checkpoint=tmp_path)
+    assert len(parts(tmp_path)) > 1
+
+
+def test_failed_fits_are_results_too(tmp_path, lanes_run):
+    among = [SETS[0], *SICK.values()]
+    first = kx.fit_many(MODEL, among, checkpoint=tmp_path)
+    lanes_run.clear()
+    assert_identical(kx.fit_many(MODEL, among, checkpoint=tmp_path), first)
+    assert lanes_run == []
+    assert first.failed.tolist() == [False] + [True] * 5
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept")
+    kx.fit_many(MODEL, SETS, checkpoint=folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": kx.Model(1.0 * Turning(lengthscale=2.0), noise=0.5)}, "another fit. It differs in model"),
+        ({"model": kx.Model(1.0 * kx.RBF(lengthscale=1.0), noise=0.5)}, "another fit. It differs in model"),
+        ({"model": [MODEL] * 12}, "another fit. It differs in model"),
+        ({"max_steps": 499}, r"differs in max_steps \(max_steps there: 500; here: 499\)"),
+        ({"objective": kx.loo_mse}, "differs in objective"),
+        ({"optimiser": optax.adam(0.1)}, "differs in optimiser"),
+        ({"solver": kx.Eigh()}, "differs in solver"),
+        ({"restarts": 1}, "restarts"),
+        ({"initialise": True}, "differs in initialise"),
+        ({"trainable": kx.freeze(MODEL, where=lambda m: m.noise)}, "differs in trainable"),
+        ({"datasets": [*SETS[:3], SETS[0], *SETS[4:]]}, "dataset 3 is not the one"),
+        ({"datasets": [(x.astype(np.float32), y.astype(np.float32)) for x, y in SETS]}, "dtype"),
+        ({"datasets": SETS[:11]}, "more than these 11 datasets"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_checkpoint_of_another_fit_is_refused(change, words, kept, lanes_run):
+    call = {"model": MODEL, "datasets": SETS} | change
+    with pytest.raises(ValueError, match=words):
+        kx.fit_many(call.pop("model"), call.pop("datasets"), checkpoint=kept, **call)
+    assert lanes_run == []
+
+
+def test_more_datasets_than_were_kept_are_fitted(tmp_path, fits, lanes_run):
+    """A list that has grown goes on: what is there is there."""
+    kx.fit_many(MODEL, SETS[:9], checkpoint=tmp_path)
+    assert_identical(kx.fit_many(MODEL, SETS, checkpoint=tmp_path), fits)
+    assert lanes_run[1:] == [[9, 10, 11]]
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path, fits):
+    kx.fit_many(MODEL, SETS, checkpoint=tmp_path)
+    part = parts(tmp_path)[0]
+    whole = part.read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+        part.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=f"{part.name} is damaged .* delete it, and its datasets are fitted again"):
+            kx.fit_many(MODEL, SETS, checkpoint=tmp_path)
+    part.unlink()
+    assert_identical(kx.fit_many(MODEL, SETS, checkpoint=tmp_path), fits)
+    (tmp_path / "fit.json").write_text("{")
+    with pytest.raises(ValueError, match=r"fit\.json is damaged"):
+        kx.fit_many(MODEL, SETS, checkpoint=tmp_path)
+
+
+def test_a_byte_that_was_flipped_is_found(tmp_path, fits):
+    kx.fit_many(MODEL, SETS, checkpoint=tmp_path)
+    part = parts(tmp_path)[0]
+    whole = bytearray(part.read_bytes())
+    whole[whole.index(np.asarray(fits.value).tobytes())] ^= 1
+    part.write_bytes(whole)
+    with pytest.raises(ValueError, match="is damaged"):
+        kx.fit_many(MODEL, SETS, checkpoint=tmp_path)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match=r"not empty and holds no checkpoint \(thesis\.tex"):
+        kx.fit_many(MODEL, SETS, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"must be a folder, but .* is a file"):
+        kx.fit_many(MODEL, SETS, checkpoint=tmp_path / "thesis.tex")
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+# H39: Ctrl-C
+
+
+def test_h39_ctrl_c_while_the_data_is_read_returns_what_is_done(fits):
+    stopped = kx.fit_many(MODEL, cut_off(7, KeyboardInterrupt), memory_budget=WINDOWS_OF_THREE)
+    # The seventh was read, but its window not begun.
+    assert_identical(stopped[:6], fits[:6])
+    assert (stopped.result_names[6:] == "interrupted").all()
+
+
+def test_h39_ctrl_c_before_anything_is_done_is_raised():
+    with pytest.raises(KeyboardInterrupt):
+        kx.fit_many(MODEL, cut_off(0, KeyboardInterrupt))
+
+
+@pytest.mark.parametrize("budget", [2**30, WINDOWS_OF_THREE], ids=["one window", "several windows"])
+def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch, tmp_path):
+    """A real signal, which Python hands to the main thread while lanes run in others, when five datasets have ended."""
+    main, real = threading.main_thread().ident, _streams._advance_lanes
+    ended, collected = [], _many.Collector.ended
+
+    def counted(self, stream, lanes, *rest):
+        collected(self, stream, lanes, *rest)
+        ended.extend(lanes)
+
+    def one_turn(*args):
+        # Rounds of one turn, so that lanes end one by one.
+        *before, _ = args[:5]
+        if len(ended) >= 5:
+            signal.pthread_kill(main, signal.SIGINT)
+        return real(*before, jnp.asarray(np.int32(1)), *args[5:])
+
+    monkeypatch.setattr(_many.Collector, "ended", counted)
+    monkeypatch.setattr(_streams, "_advance_lanes", one_turn)
+    stopped = kx.fit_many(MODEL, SETS, memory_budget=budget, checkpoint=tmp_path)
+    assert len(stopped) == 12
+    done = ~stopped.failed
+    assert 5 <= done.sum() < 12
+    assert set(stopped.result_names[~done]) == {"interrupted"}
+    assert_identical(stopped[done], fits[done])
+    monkeypatch.undo()
+    # What was interrupted is not done: the next run fits it to its end.
+    assert_identical(kx.fit_many(MODEL, SETS, checkpoint=tmp_path), fits)
+
+
+# Calls that make no sense
+
+
+NOISY_ROWS = kx.Model(kx.RBF(), noise=np.ones(12))
+WIDE = (np.zeros((4, 2)), np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: kx.fit_many(MODEL, []), ValueError, "there is no dataset to fit"),
+        (lambda: kx.fit_many(MODEL, iter(())), ValueError, "there is no dataset to fit"),
+        (lambda: kx.fit_many(MODEL, [], shared=True), ValueError, "there is no dataset to fit"),
+        (lambda: kx.fit_many(MODEL, "table.csv"), TypeError, r"write kx\.data\.groups"),
+        (lambda: kx.fit_many(MODEL, SETS[0]), TypeError, r"for one dataset, write \[\(x, y\)\]"),
+        (lambda: kx.fit_many(MODEL, kx.Data(*SETS[0])), TypeError, r"write \[data\]"),
+        (lambda: kx.fit_many(MODEL, [SETS[0], 3.0]), TypeError, r"dataset 1: it must be \(x, y\)"),
+        (lambda: kx.fit_many(MODEL, {"a": SETS[0], "b": WIDE}), ValueError, r"dataset 1 \('b'\) has 2 columns"),
+        (lambda: kx.fit_many(MODEL, [(np.zeros((4, 1)), np.zeros(3))]), ValueError, "dataset 0: x has 4 rows and y has 3"),
+        (lambda: kx.fit_many([MODEL] * 3, SETS), ValueError, "3 models for 12 datasets"),
+        (lambda: kx.fit_many([MODEL] * 3, iter(SETS)), ValueError, "there are 3 models, but more datasets"),
+        (lambda: kx.fit_many([MODEL] * 13, iter(SETS)), ValueError, "13 models"),
+        (lambda: kx.fit_many([MODEL, kx.Model(kx.RBF(), 0.1)], SETS[:2]), ValueError, "model 1 is built otherwise"),
+        (lambda: kx.fit_many([MODEL, kx.RBF()], SETS[:2]), TypeError, "model 1 is no kx.Model, but RBF"),
+        (lambda: kx.fit_many([], SETS), TypeError, "model must be a kx.Model, a sequence"),
+        (lambda: kx.fit_many(kx.RBF(), SETS), TypeError, "model must be a kx.Model, .* got RBF"),
+        (lambda: kx.fit_many(NOISY_ROWS, SETS), ValueError, "noise is given per row"),
+        (lambda: kx.fit_many([NOISY_ROWS] * 12, SETS), ValueError, "model 0 has its noise given per row"),
+        (
+            lambda: kx.fit_many(MODEL, SETS, trainable=kx.freeze(MODEL, where=lambda m: (m.kernel, m.noise))),
+            ValueError,
+            "nothing to fit",
+        ),
+        (lambda: kx.fit_many(MODEL, SETS, trainable=kx.trainable(NOISY_ROWS)), ValueError, r"make it with kx\.freeze"),
+        (lambda: kx.fit_many(MODEL, SETS, max_steps=0), ValueError, "max_steps"),
+        (lambda: kx.fit_many(MODEL, SETS, devices=[]), ValueError, "devices"),
+        (lambda: kx.fit_many([MODEL] * 12, SETS, shared=True), ValueError, "one fit of one model"),
+        (lambda: kx.fit_many(MODEL, SETS, shared=True, checkpoint="folder"), ValueError, "no checkpoint"),
+        (lambda: kx.predict_many(MODEL, SETS, [np.zeros((2, 1))] * 3), ValueError, "x has 3 arrays for 12 datasets"),
+        (lambda: kx.predict_many(MODEL, SETS, np.zeros((2, 3))), ValueError, "x of dataset 0 has 3 columns"),
+        (lambda: kx.predict_many(MODEL, SETS, np.zeros(2)), ValueError, "x has 2 arrays for 12 datasets"),
+        (lambda: kx.predict_many(MODEL, SETS, None), TypeError, "x must"),
+        (lambda: kx.predict_many(MODEL, [], np.zeros((2, 1))), ValueError, "there is no dataset"),
+        (lambda: kx.predict_many([MODEL] * 2, SETS, np.zeros((2, 1))), ValueError, "2 models for 12 datasets"),
+        (lambda: kx.condition_many([MODEL] * 2, SETS), ValueError, "2 models for 12 datasets"),
+    ],
+)
+def test_calls_that_make_no_sense_say_what_to_write(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: kx.fit_many(MODEL, SETS, solver="eigh"),
+        lambda: kx.fit_many(MODEL, SETS, objective="loo"),
+        lambda: kx.fit_many(MODEL, SETS, optimiser="adam"),
+        lambda: kx.condition_many(MODEL, SETS, "eigh"),
+        lambda: kx.predict_many(MODEL, SETS, np.zeros((2, 1)), solver="eigh"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(call):
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_refits_want_the_same_datasets(fits):
+    failed = eqx.tree_at(lambda f: f.result, fits, jax.tree.map(jnp.ones_like, fits.result))
+    with pytest.raises(ValueError, match="give the same ones"):
+        kx.refit_many(failed, SETS[:3])

@@ -1,0 +1,441 @@
+"""One model for each of many datasets: what a loop of single fits gives, from every form of input, in both layouts."""
+
+import chex
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+import kernax as kx
+from kernax.fitting import _many
+from tests.hard_cases import oracle
+from tests.tables import gradient_by_differences
+
+
+def made(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2.0, 2.0, size=(n, 2))
+    return x, np.sin(2.0 * x[:, 0]) + np.cos(x[:, 1]) + 0.5 * rng.normal(size=n)
+
+
+# All are padded to 16 rows: one shape, and so one compiled program for each setting.
+SETS = [made(n, seed=400 + i) for i, n in enumerate([16, 10] * 6)]
+MODEL = kx.Model(1.0 * kx.RBF(lengthscale=[1.0, 1.0]), noise=0.5)
+STARTS = [kx.Model((1.0 + 0.1 * i) * kx.RBF(lengthscale=[1.0, 0.5 + 0.1 * i]), noise=0.2 + 0.1 * i) for i in range(12)]
+HELD = kx.freeze(MODEL, where=lambda m: m.noise)
+LAYOUTS = {
+    "one after another": {"together": False},
+    # The budget is that of 16 lanes.
+    "together": {"together": True, "memory_budget": 16 * 10 * 8 * 16**2},
+}
+WINDOWS_OF_THREE = 4 * 3 * 16 * (8 + 16 + 1)
+"""The memory_budget whose quarter holds three datasets of 16 rows: x, y and mask."""
+
+
+@pytest.fixture(scope="module")
+def singles():
+    return [kx.fit(MODEL, kx.Data(x, y)) for x, y in SETS]
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return kx.fit_many(MODEL, SETS)
+
+
+@pytest.fixture(scope="module")
+def fitted_together():
+    return kx.fit_many(MODEL, SETS, **LAYOUTS["together"])
+
+
+@pytest.fixture(scope="module")
+def padded():
+    """Single datasets, padded to 16 rows: `fit` compiles once for all of them."""
+    stacked = kx.data.stack(SETS)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(len(SETS))]
+
+
+def essence(fit):
+    return fit.value, fit.model, fit.result, fit.num_steps, fit.at_bound, fit.start_values
+
+
+def assert_same_fits(many, singles):
+    """Value, parameters, status, steps, what is at a bound, and what each start arrived at."""
+    value, model, result, num_steps, at_bound, start_values = essence(many)
+    singles = jax.tree.map(lambda *leaves: np.stack(leaves), *(essence(single) for single in singles))
+    np.testing.assert_allclose(value, singles[0], rtol=1e-10)
+    chex.assert_trees_all_close(model, singles[1], rtol=1e-6)
+    chex.assert_trees_all_equal((result, num_steps, at_bound), singles[2:5])
+    np.testing.assert_allclose(start_values, singles[5], rtol=1e-10)
+
+
+def assert_identical(ours, theirs):
+    """To the bit, but for the names."""
+    chex.assert_trees_all_equal(jax.tree.leaves(ours), jax.tree.leaves(theirs))
+
+
+# --- a loop of single fits ---
+
+
+@pytest.mark.parametrize("layout", ["fits", "fitted_together"])
+def test_equals_a_loop_of_single_fits(layout, singles, request):
+    many = request.getfixturevalue(layout)
+    assert_same_fits(many, singles)
+    np.testing.assert_allclose(many.gradient_norm, [single.gradient_norm for single in singles], rtol=1e-4)
+    np.testing.assert_array_equal(many.num_rows, [16, 10] * 6)
+    # The sizes of x differ, so lanes do take different numbers of steps.
+    assert len(set(many.num_steps.tolist())) > 4
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_reaches_the_optimum_of_scikit_learn(number, fits):
+    kernel = sk.ConstantKernel(1.0) * sk.RBF([1.0, 1.0]) + sk.WhiteKernel(0.5)
+    theirs = GaussianProcessRegressor(kernel).fit(*SETS[number])
+    assert -float(fits.value[number]) > theirs.log_marginal_likelihood_value_ - 1e-5
+
+
+ADAM = optax.adam(0.05)
+MAP = kx.with_prior(MODEL, lambda m: m.kernel.kernel.lengthscale, kx.LogNormal(0.5, 0.1))
+MAP = kx.with_bijector(MAP, lambda m: m.noise, kx.Interval(0.4, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (MODEL, {"objective": kx.loo_mse, "solver": kx.Eigh()}),
+        (MODEL, {"optimiser": ADAM, "max_steps": 5}),
+        (MAP, {}),
+        (MODEL, {"restarts": 2, "key": jax.random.key(7)}),
+    ],
+    ids=["objective and solver", "optimiser", "priors and bounds", "restarts"],
+)
+def test_every_option_is_that_of_fit(model, options, padded, fits):
+    many = kx.fit_many(model, SETS[:3], **options)
+    assert_same_fits(many, [kx.fit(model, data, **options) for data in padded[:3]])
+    assert "restarts" in options or (np.asarray(many.value) != np.asarray(fits.value[:3])).all()
+
+
+def test_restarts_of_another_key_are_others():
+    first, second = (kx.fit_many(MODEL, SETS[:3], restarts=2, key=jax.random.key(k)) for k in (7, 8))
+    np.testing.assert_array_equal(first.start_values[:, 0], second.start_values[:, 0])
+    assert (np.asarray(first.start_values[:, 1:]) != np.asarray(second.start_values[:, 1:])).any()
+    np.testing.assert_array_equal(first.value, first.start_values.min(axis=1))
+
+
+def test_float32_stays_float32(fits):
+    single = kx.fit_many(MODEL, [(x.astype(np.float32), y.astype(np.float32)) for x, y in SETS[:3]])
+    floats = [leaf.dtype for leaf in jax.tree.leaves(single) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert set(floats) == {jnp.dtype(jnp.float32)}
+    assert not single.failed.any()
+    np.testing.assert_allclose(single.value, fits.value[:3], rtol=1e-4)
+
+
+# --- where fits start ---
+
+
+def test_a_model_for_each_dataset(singles):
+    many = kx.fit_many(STARTS, SETS)
+    assert_same_fits(many, [kx.fit(start, kx.Data(*own)) for start, own in zip(STARTS, SETS, strict=True)])
+    assert many.num_steps.tolist() != [int(single.num_steps) for single in singles]
+
+
+def test_earlier_fits_are_starts(fits):
+    again = kx.fit_many(fits, SETS)
+    assert_same_fits(again, [kx.fit(one.model, kx.Data(*own)) for one, own in zip(fits, SETS, strict=True)])
+    assert (again.num_steps < fits.num_steps).all()
+
+
+def test_starting_values_suit_each_dataset():
+    shifted = [(100.0 * x, 10.0 * y) for x, y in SETS]
+    many = kx.fit_many(MODEL, shifted, initialise=True)
+    data = [kx.Data(*own) for own in shifted[:2]]
+    assert_same_fits(many[:2], [kx.fit(kx.initialise(MODEL, own), own) for own in data])
+    assert not many.failed.any()
+
+
+def test_what_is_held_keeps_its_value_to_the_bit():
+    """Each dataset's own, with and without starting values that suit the data."""
+    noises = np.array([start.noise for start in STARTS])
+    for options in ({}, {"initialise": True}):
+        many = kx.fit_many(STARTS, SETS, trainable=HELD, **options)
+        np.testing.assert_array_equal(many.model.noise, noises)
+        start = kx.initialise(STARTS[4], kx.Data(*SETS[4])) if options else STARTS[4]
+        start = eqx.tree_at(lambda m: m.noise, start, STARTS[4].noise)
+        assert_same_fits(many[4:5], [kx.fit(start, kx.Data(*SETS[4]), trainable=HELD)])
+    alone = kx.fit_many(MODEL, SETS[:3], trainable=HELD, initialise=True)
+    np.testing.assert_array_equal(alone.model.noise, 0.5)
+
+
+# --- forms of input ---
+
+
+def test_datasets_of_every_form_keep_their_order_and_names(fits):
+    as_dict = {f"set {i}": own for i, own in enumerate(SETS)}
+    assert_identical(kx.fit_many(MODEL, as_dict), fits)
+    assert kx.fit_many(MODEL, as_dict).keys == tuple(as_dict)
+    assert_identical(kx.fit_many(MODEL, [kx.Data(*own) for own in SETS]), fits)
+    assert_identical(kx.fit_many(MODEL, (own for own in SETS)), fits)
+    assert fits.keys == tuple(range(12))
+    backwards = kx.fit_many(MODEL, SETS[::-1])
+    assert_identical(backwards[::-1], fits)
+
+
+def test_masked_rows_do_not_count(fits):
+    """Dataset 0 cut to its last ten rows is another one, dataset 1 with rows of garbage before its own is the same."""
+    (x, y), (x1, y1) = SETS[:2]
+    before = np.full((6, 2), np.nan), np.full(6, 1e9)
+    mask = np.arange(16) >= 6
+    masked = kx.Data(np.concatenate([before[0], x1]), np.concatenate([before[1], y1]), mask)
+    many = kx.fit_many(MODEL, [(x, y, mask), masked])
+    np.testing.assert_array_equal(many.num_rows, [10, 10])
+    assert_same_fits(many[1:], [fits[1]])
+    assert_same_fits(many[:1], [kx.fit(MODEL, kx.Data(x[6:], y[6:]))])
+
+
+def test_the_groups_of_a_table_are_datasets(fits):
+    names = [f"site {i}" for i in range(12)]
+    table = pd.concat(
+        [pd.DataFrame({"site": name, "a": x[:, 0], "b": x[:, 1], "y": y}) for name, (x, y) in zip(names, SETS, strict=True)]
+    )
+    many = kx.fit_many(MODEL, kx.data.groups(table, by="site", x=["a", "b"], y="y"))
+    assert many.keys == tuple(names)
+    assert_identical(many, fits)
+
+
+def test_a_generator_is_read_as_memory_allows(fits, monkeypatch):
+    events, run = [], _many.run
+
+    def datasets():
+        for number, own in enumerate(SETS):
+            events.append(number)
+            yield own
+
+    def recorded(*args):
+        events.append("run")
+        return run(*args)
+
+    monkeypatch.setattr(_many, "run", recorded)
+    assert_identical(kx.fit_many(MODEL, datasets(), memory_budget=WINDOWS_OF_THREE), fits)
+    # A window is closed by the first dataset that has no place in it.
+    assert events[:9] == [0, 1, 2, 3, "run", 4, 5, 6, "run"]
+    assert events.count("run") == 4
+
+
+# --- one model for all ---
+
+
+def summed(logs, sets=SETS):
+    """`Σ_i -log p(y_i)` in NumPy, of the logarithms of two lengthscales, variance and noise."""
+    lengthscale, variance, noise = np.exp(logs[:2]), *np.exp(logs[2:])
+    grams = [oracle.rbf(x, lengthscale=lengthscale, variance=variance) for x, _ in sets]
+    return -sum(oracle.log_likelihood(gram, y, noise) for gram, (_, y) in zip(grams, sets, strict=True))
+
+
+def logs_of(model):
+    return np.log([*model.kernel.kernel.lengthscale, model.kernel.variance, model.noise])
+
+
+@pytest.fixture(scope="module")
+def best_for_all():
+    return minimize(summed, np.log([1.0, 1.0, 1.0, 0.5]), method="BFGS")
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_one_model_for_all_datasets_minimises_the_sum(together, best_for_all):
+    fit = kx.fit_many(MODEL, SETS, shared=True, together=together)
+    assert isinstance(fit, kx.Fit)
+    assert fit.result == kx.Result.successful
+    logs = logs_of(fit.model)
+    np.testing.assert_allclose(fit.value, summed(logs), rtol=1e-10)
+    np.testing.assert_allclose(gradient_by_differences(summed, logs), 0.0, atol=1e-5 * summed(logs))
+    np.testing.assert_allclose(fit.value, best_for_all.fun, rtol=1e-6)
+    np.testing.assert_allclose(logs, best_for_all.x, atol=1e-3)
+    assert fit.history.shape == (int(fit.num_steps),)
+
+
+def test_one_model_for_all_with_restarts_priors_and_what_is_held():
+    """A dataset without rows adds nothing."""
+    held = kx.freeze(MAP, where=lambda m: m.noise)
+    many = [*SETS[:3], (np.zeros((0, 2)), np.zeros(0))]
+    fit = kx.fit_many(MAP, many, shared=True, restarts=1, initialise=True, trainable=held)
+    assert fit.start_values.shape == (2,)
+    assert float(fit.value) == float(fit.start_values.min())
+    assert float(fit.model.noise) == 0.5
+    np.testing.assert_allclose(fit.value, summed(logs_of(fit.model), SETS[:3]) - kx.log_prior(fit.model), rtol=1e-10)
+
+
+# --- Fits ---
+
+
+def test_fits_are_a_sequence_of_fits(fits, singles):
+    assert len(fits) == 12
+    assert len(list(fits)) == 12
+    assert isinstance(fits[3], kx.Fit)
+    for which, number in ((3, 3), (-1, 11), (np.int64(5), 5)):
+        np.testing.assert_allclose(fits[which].model.noise, singles[number].model.noise, rtol=1e-6)
+        assert int(fits[which].num_steps) == int(singles[number].num_steps)
+    assert fits[3].history.shape == (0,)
+    assert "successful" in repr(fits[3])
+    for which, numbers in (
+        (slice(2, 9, 3), [2, 5, 8]),
+        ([4, -1], [4, 11]),
+        (np.arange(12) % 5 == 0, [0, 5, 10]),
+        (slice(0), []),
+    ):
+        part = fits[which]
+        assert isinstance(part, kx.Fits)
+        assert part.keys == tuple(numbers)
+        np.testing.assert_array_equal(part.value, fits.value[np.array(numbers, int)])
+        np.testing.assert_array_equal(
+            part.model.kernel.kernel.lengthscale, fits.model.kernel.kernel.lengthscale[np.array(numbers, int)]
+        )
+
+
+def test_fits_by_name():
+    named = kx.fit_many(MODEL, {"a": SETS[0], "b": SETS[1]})
+    assert_identical(named["b"], named[1])
+    with pytest.raises(KeyError, match="no dataset called 'c'"):
+        named["c"]
+
+
+@pytest.mark.parametrize("number", [12, -13])
+def test_a_number_that_no_fit_has_is_refused(number, fits):
+    with pytest.raises(IndexError, match=f"12 fits, and none has the number {number}"):
+        fits[number]
+
+
+@pytest.fixture(scope="module")
+def cut_short():
+    """Twelve steps are enough for some."""
+    return kx.fit_many(MODEL, SETS, max_steps=12)
+
+
+def test_how_fits_ended(cut_short, fits):
+    late = np.asarray(fits.num_steps) > 12
+    assert 0 < late.sum() < 12
+    np.testing.assert_array_equal(cut_short.failed, late)
+    np.testing.assert_array_equal(cut_short.result_names, np.where(late, "max_steps_reached", "successful"))
+    assert repr(cut_short) == f"Fits(12 datasets: {late.sum()} max_steps_reached, {12 - late.sum()} successful)"
+    assert "12 successful" in repr(fits)
+    assert not fits.failed.any()
+
+
+def test_a_table_has_a_row_for_each_dataset(fits):
+    table = pd.DataFrame(fits.table())
+    expected = {
+        "dataset": list(range(12)),
+        "rows": [16, 10] * 6,
+        "result": ["successful"] * 12,
+        "value": fits.value,
+        "num_steps": fits.num_steps,
+        "gradient_norm": fits.gradient_norm,
+        "jitter": [0.0] * 12,
+        "at_bound": [""] * 12,
+        "kernel.kernel.lengthscale[0]": fits.model.kernel.kernel.lengthscale[:, 0],
+        "kernel.kernel.lengthscale[1]": fits.model.kernel.kernel.lengthscale[:, 1],
+        "kernel.variance": fits.model.kernel.variance,
+        "noise": fits.model.noise,
+    }
+    assert sorted(table.columns) == sorted(expected)
+    for name, column in expected.items():
+        assert table[name].tolist() == np.asarray(column).tolist(), name
+
+
+def test_a_table_names_what_is_at_a_bound():
+    x, y = SETS[0]
+    fits = kx.fit_many(MAP, {"quiet": (x, np.sin(x[:, 0])), "loud": (x, 5.0 * y), "right": (x, y)})
+    assert fits.table()["at_bound"].tolist() == ["noise", "noise", ""]
+    assert fits.table()["dataset"].tolist() == ["quiet", "loud", "right"]
+
+
+def test_fits_are_a_tree_to_map_over(fits):
+    def likelihood(model, data):
+        return kx.log_marginal_likelihood(kx.condition(model, data))
+
+    values = jax.jit(jax.vmap(likelihood))(fits.model, kx.data.stack(SETS))
+    np.testing.assert_allclose(values, -fits.value, rtol=1e-10)
+
+
+# --- again, and questions to all ---
+
+
+def test_refits_better_those_that_failed_and_touch_no_other(cut_short, fits):
+    late = cut_short.failed
+    again = kx.refit_many(cut_short, SETS)
+    assert not again.failed.any()
+    assert again.keys == cut_short.keys
+    assert_identical(again[~late], cut_short[~late])
+    assert (again.value[late] < cut_short.value[late]).all()
+    np.testing.assert_allclose(again.value, fits.value, rtol=1e-5)
+    assert kx.refit_many(again, SETS) is again
+
+
+def test_refits_are_never_worse(fits):
+    """Twelve steps from a bad start: what was there is kept."""
+    bad = kx.Model(100.0 * kx.RBF(lengthscale=[50.0, 50.0]), noise=30.0)
+    again = kx.refit_many(fits, SETS, where=[0, 2], model=bad, max_steps=12, restarts=1)
+    np.testing.assert_array_equal(again.value, fits.value)
+    np.testing.assert_array_equal(again.model.noise, fits.model.noise)
+    assert not again.failed.any()
+    assert again.start_values.shape == (12, 1)
+
+
+NEW = [np.random.default_rng(i).uniform(-2.0, 2.0, size=(i % 4, 2)) for i in range(12)]
+
+
+@pytest.mark.parametrize("x", [NEW, NEW[3]], ids=["own rows", "the same rows"])
+def test_predictions_of_all(x, fits):
+    answers = kx.predict_many(fits, SETS, x)
+    noisy = kx.predict_many(fits, SETS, x, noisy=True)
+    assert len(answers) == 12
+    for number, (answer, fit) in enumerate(zip(answers, fits, strict=True)):
+        new, (rows, y) = x[number] if x is NEW else x, SETS[number]
+        variance = float(fit.model.kernel.variance)
+        own = {"lengthscale": np.asarray(fit.model.kernel.kernel.lengthscale), "variance": variance}
+        mean, spread = oracle.posterior(
+            oracle.rbf(rows, **own), oracle.rbf(new, rows, **own), np.full(len(new), variance), y, float(fit.model.noise)
+        )
+        np.testing.assert_allclose(answer.mean, mean, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(answer.variance, spread, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(noisy[number].variance, spread + float(fit.model.noise), rtol=1e-8)
+        assert answer.num_clamped == 0
+
+
+def test_one_model_predicts_for_all_and_without_data_nobody():
+    answers = kx.predict_many(MODEL, [SETS[0], SETS[1], (np.zeros((0, 2)), np.zeros(0))], NEW[3])
+    for answer, (x, y) in zip(answers[:2], SETS[:2], strict=True):
+        mean, variance = oracle.posterior(oracle.rbf(x), oracle.rbf(NEW[3], x), np.ones(3), y, 0.5)
+        np.testing.assert_allclose(answer.mean, mean, rtol=1e-8)
+        np.testing.assert_allclose(answer.variance, variance, rtol=1e-8)
+    assert np.isnan(answers[2].mean).all()
+
+
+def test_all_conditioned(fits):
+    many = kx.condition_many(fits, SETS)
+    assert len(many) == 12
+    assert "12 datasets" in repr(many)
+    for number in (0, 5):
+        c, (x, y) = many[number], SETS[number]
+        assert isinstance(c, kx.Conditioned)
+        # Padded to 16 rows: the mask says which are its own.
+        np.testing.assert_array_equal(c.data.mask, np.arange(16) < len(y))
+        single = kx.condition(fits[number].model, kx.Data(x, y))
+        np.testing.assert_allclose(c.alpha[: len(y)], single.alpha, rtol=1e-10)
+        np.testing.assert_array_equal(c.alpha[len(y) :], 0.0)
+        np.testing.assert_allclose(kx.log_marginal_likelihood(c), -fits.value[number], rtol=1e-10)
+    assert_identical(many[-1].alpha, many[11].alpha)
+    assert [int(c.data.count) for c in many[1:3]] == [10, 16]
+    with pytest.raises(IndexError, match="none has the number 12"):
+        many[12]
+
+
+def test_the_progress_bar_shows_how_many_are_done_and_failed(capsys):
+    kx.fit_many(MODEL, [*SETS, (np.full((3, 2), np.nan), np.zeros(3))], progress=True)
+    shown = capsys.readouterr().err
+    assert "13/13" in shown
+    assert "failed=1" in shown
