@@ -24,6 +24,9 @@ MODULES = {
     "import": "import_time",
     "accuracy": "accuracy",
     "ridge_path": "ridge_path",
+    "batch_step": "batch_step",
+    "fit_many": "fit_many",
+    "devices": "devices",
 }
 
 

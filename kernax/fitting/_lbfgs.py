@@ -88,6 +88,7 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
         here = ~state.started | done
         at_low = ~here & exhausted & (searched.low[0] > 0)
         restart = ~here & exhausted & ~at_low
+        here, at_low, restart, new_low = _once(here, at_low, restart, new_low)
         new_line = here | at_low | restart
         low_gradient = jnp.where(new_low, gradient, state.low_gradient)
         base = jnp.where(here, trial, jnp.where(at_low, searched.low, _at_step(line.start, 0.0)))
@@ -125,6 +126,11 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def _once(*values: Array) -> Array:
+    """The values, computed once: XLA would compile what leads to them into each of their many uses, all over again."""
+    return jax.lax.optimization_barrier(jnp.stack(values))
+
+
 def _at_step(point: Float[Array, " 3"], step: Float[Array, ""] | float) -> Float[Array, " 3"]:
     """The point with another step."""
     return jnp.where(np.array([True, False, False]), step, point)
@@ -140,12 +146,13 @@ def _search(
     rounding = 10 * jnp.finfo(value.dtype).eps * jnp.abs(start_value)
     decreased = value <= start_value + _DECREASE * step * start_slope
     decreased |= (value <= start_value + rounding) & (slope <= (2 * _DECREASE - 1) * start_slope)
-    decreased &= finite
+    (decreased,) = _once(decreased & finite)
     done = decreased & (jnp.abs(slope) <= -_CURVATURE * start_slope)
 
     too_far = ~decreased | ((low_step > 0) & (value >= low_value))
     towards_high = jnp.where(jnp.isfinite(line.high[0]), line.high[0] - low_step, 1.0)
     turned = ~too_far & (slope * towards_high >= 0)
+    too_far, turned = _once(too_far, turned)
     point = jnp.where(finite, trial, _at_step(jnp.array([0.0, jnp.inf, 0.0], trial.dtype), step))
     high = jnp.where(too_far, point, jnp.where(turned, line.low, line.high))
     low = jnp.where(too_far, line.low, point)

@@ -93,7 +93,7 @@ def fit_many(
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     if restarts and key is None:
         key = jax.random.key(0)
-    total = len(datasets) if hasattr(datasets, "__len__") else None
+    total = _number_of(datasets)
     models.check_number(total)
 
     def rules_for(dtype: Any) -> Rules:
@@ -156,6 +156,14 @@ def fit_many(
     if batch is None:
         raise ValueError("there is no dataset to fit.")
     return batch.collector.fits(gather=gather and shares > 1)
+
+
+def _number_of(datasets: Any) -> int | None:
+    """How many there are, if that is known before reading them."""
+    try:
+        return len(datasets)
+    except TypeError:
+        return None
 
 
 class _Batch:
