@@ -274,6 +274,42 @@ def test_the_checkpoint_of_another_fit_is_refused(change, words, kept, lanes_run
     assert lanes_run == []
 
 
+def with_functions(shift):
+    """Made anew in every call, as in every process."""
+
+    @jax.jit
+    def activation(a):
+        return jnp.tanh(a) + shift
+
+    network = eqx.nn.MLP(1, 1, 2, 1, activation=activation, key=jax.random.key(0))
+    kernel = kx.Warp(kx.Warp(kx.RBF(), network), lambda a: 2.0 * a)
+    return kx.Model(kernel, noise=0.5), lambda c: kx.loo_mse(c) + shift
+
+
+def test_functions_of_ones_own_are_known_by_what_they_do(tmp_path, lanes_run):
+    """Not by where they lie in memory, which is elsewhere in the process that goes on."""
+    model, objective = with_functions(0.0)
+    first = kx.fit_many(model, SETS[:2], objective=objective, max_steps=1, checkpoint=tmp_path)
+    model, objective = with_functions(0.0)
+    again = kx.fit_many(model, SETS[:2], objective=objective, max_steps=1, checkpoint=tmp_path)
+    assert_identical(again.value, first.value)
+    assert len(lanes_run) == 1
+    for other in ({"model": with_functions(1.0)[0]}, {"objective": with_functions(1.0)[1]}):
+        call = {"model": model, "objective": objective} | other
+        with pytest.raises(ValueError, match=f"another fit. It differs in {next(iter(other))}"):
+            kx.fit_many(datasets=SETS[:2], max_steps=1, checkpoint=tmp_path, **call)
+
+
+def test_an_optimiser_is_known_by_its_settings(tmp_path, lanes_run):
+    clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.05))
+    kx.fit_many(MODEL, SETS, optimiser=CLIPPED, max_steps=6, checkpoint=tmp_path)
+    kx.fit_many(MODEL, SETS, optimiser=clipped, max_steps=6, checkpoint=tmp_path)
+    assert len(lanes_run) == 1
+    slower = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.04))
+    with pytest.raises(ValueError, match="differs in optimiser"):
+        kx.fit_many(MODEL, SETS, optimiser=slower, max_steps=6, checkpoint=tmp_path)
+
+
 def test_more_datasets_than_were_kept_are_fitted(tmp_path, fits, lanes_run):
     """A list that has grown goes on: what is there is there."""
     kx.fit_many(MODEL, SETS[:9], checkpoint=tmp_path)

@@ -1,0 +1,227 @@
+"""Many fits on several devices, in several processes, and in processes that are stopped."""
+
+import contextlib
+import inspect
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+import kernax as kx
+from kernax.fitting import _many
+
+
+def made(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2.0, 2.0, size=(n, 1))
+    return x, np.sin(2.0 * x[:, 0]) + 0.5 * rng.normal(size=n)
+
+
+def sets():
+    """All are padded to 12 rows."""
+    return [made(8 + i % 5, i) for i in range(40)]
+
+
+def model():
+    return kx.Model(kx.RBF(1.0), 0.5)
+
+
+def told(fits):
+    """What is to be compared, for JSON."""
+    numbers = {"value": fits.value, "noise": fits.model.noise, "lengthscale": fits.model.kernel.lengthscale}
+    ended = {"keys": list(fits.keys), "results": list(fits.result_names), "steps": fits.num_steps.tolist()}
+    return ended | {name: np.asarray(column).tolist() for name, column in numbers.items()}
+
+
+IMPORTS = "import json, os, sys\nimport jax, numpy as np\nimport kernax as kx\n"
+PRELUDE = IMPORTS + "\n".join(map(inspect.getsource, (made, sets, model, told)))
+
+
+@contextlib.contextmanager
+def started(code, *arguments, **settings):
+    """A process that runs a script; it does not outlive the block."""
+    environment = {name: value for name, value in os.environ.items() if name != "NPROC"}
+    # These scripts mostly compile; how fast what they compile runs is of no matter.
+    flags = f"--xla_backend_optimization_level=0 {settings.pop('XLA_FLAGS', '')}"
+    environment |= {"JAX_ENABLE_X64": "1", "XLA_FLAGS": flags} | settings
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, arguments)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A hang ends the process, and with it what waits for its output.
+    limit = threading.Timer(120, process.kill)
+    limit.start()
+    try:
+        yield process
+    finally:
+        limit.cancel()
+        process.kill()
+        process.communicate()
+
+
+def answer(process):
+    """The JSON that the script prints last; a hang or a fault fails the test."""
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def assert_same(ours, theirs, rtol):
+    for name in ("keys", "results", "steps"):
+        assert ours[name] == theirs[name], name
+    for name in ("value", "noise", "lengthscale"):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=rtol, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What one undisturbed process, this one, finds on one device."""
+    fits = kx.fit_many(model(), sets())
+    assert not fits.failed.any()
+    return told(fits)
+
+
+@pytest.fixture
+def datasets_run(monkeypatch):
+    """A list that grows by the numbers of the datasets that this process fits."""
+    numbers, run = [], _many.run
+
+    def recorded(streams, *rest):
+        numbers.extend(int(number) for stream in streams for number in stream.datasets)
+        return run(streams, *rest)
+
+    monkeypatch.setattr(_many, "run", recorded)
+    return numbers
+
+
+def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone):
+    code = """
+        from kernax.fitting import _many, _streams
+
+        lanes, used = np.zeros(8, int), set()
+        ended, advance = _many.Collector.ended, _streams._advance_lanes
+
+        def counted(self, stream, own, how, devices):
+            np.add.at(lanes, devices, 1)
+            ended(self, stream, own, how, devices)
+
+        def watched(*args):
+            answer = advance(*args)
+            used.update(device.id for leaf in jax.tree.leaves(answer) for device in leaf.devices())
+            return answer
+
+        _many.Collector.ended, _streams._advance_lanes = counted, watched
+
+        def answers(**options):
+            lanes[:] = 0
+            used.clear()
+            return told(kx.fit_many(model(), sets(), **options)) | {"lanes": lanes.tolist(), "used": sorted(used)}
+
+        print(json.dumps([
+            answers(),
+            answers(together=True, memory_budget=8 * 10 * 8 * 12**2),
+            answers(devices=jax.devices()[2:3]),
+        ]))
+    """
+    with started(code, XLA_FLAGS="--xla_force_host_platform_device_count=8") as process:
+        apart, together, on_one = answer(process)
+    for fits in (apart, together, on_one):
+        assert_same(fits, alone, rtol=1e-8)
+        np.testing.assert_allclose(fits["value"], alone["value"], rtol=1e-10)
+        assert sum(fits["lanes"]) == 40
+    for fits in (apart, together):
+        assert fits["used"] == list(range(8))
+        assert min(fits["lanes"]) >= 1
+    assert on_one["used"] == [2]
+    assert on_one["lanes"] == [40] + [0] * 7
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def test_processes_share_the_datasets_and_all_have_all_answers(tmp_path, alone, datasets_run):
+    code = """
+        port, process, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+        jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=process)
+        gathered = told(kx.fit_many(model(), sets(), checkpoint=folder))
+        own = told(kx.fit_many(model(), sets(), gather=False))
+        print(json.dumps({"gathered": gathered, "own": own}))
+    """
+    port = free_port()
+    with started(code, port, 0, tmp_path) as first, started(code, port, 1, tmp_path) as second:
+        answers = [answer(process) for process in (first, second)]
+    for number, given in enumerate(answers):
+        assert_same(given["gathered"], alone, rtol=1e-12)
+        assert_same(given["own"], {name: column[number::2] for name, column in alone.items()}, rtol=1e-12)
+    # What two processes have kept, one finds.
+    assert_same(told(kx.fit_many(model(), sets(), checkpoint=tmp_path)), alone, rtol=1e-12)
+    assert datasets_run == []
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path, alone, datasets_run):
+    code = """
+        from kernax.fitting import _collect
+
+        _collect._WRITE_EVERY, write = 0.0, _collect.Checkpoint.write
+
+        def last_words(self, part):
+            write(self, part)
+            print("last words", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), 9)
+
+        _collect.Checkpoint.write = last_words
+        kx.fit_many(model(), sets(), checkpoint=sys.argv[1])
+    """
+    with started(code, tmp_path) as process:
+        _, err = process.communicate()
+    assert "last words" in err
+    assert process.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("part-*.npz"))) == 1
+    assert_same(told(kx.fit_many(model(), sets(), checkpoint=tmp_path)), alone, rtol=1e-12)
+    assert 0 < len(datasets_run) < 40
+
+
+def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_heard(alone):
+    """Under vmap there is no batched LAPACK call on CPU; and a run that would last for weeks returns what it has."""
+    code = """
+        import signal
+        from kernax.fitting import _streams
+
+        # A process started in the background may have been told to ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        done = told(kx.fit_many(model(), sets(), together=True, memory_budget=16 * 10 * 8 * 12**2))
+        advance, rounds = _streams._advance_lanes, []
+
+        def counted(*args):
+            answer = advance(*args)
+            rounds.append(args)
+            if len(rounds) == 3:
+                print("on its way", flush=True)
+            return answer
+
+        _streams._advance_lanes = counted
+        never = {"gradient_tolerance": 0.0, "value_tolerance": 0.0, "patience": 10**8, "max_steps": 10**8}
+        stopped = told(kx.fit_many(model(), sets(), **never))
+        print(json.dumps({"done": done, "stopped": stopped}))
+    """
+    with started(code, NPROC="2") as process:
+        assert process.stdout.readline().strip() == "on its way"
+        process.send_signal(signal.SIGINT)
+        answers = answer(process)
+    assert_same(answers["done"], alone, rtol=1e-8)
+    stopped = answers["stopped"]
+    assert stopped["keys"] == alone["keys"]
+    assert set(stopped["results"]) == {"interrupted"}
+    # Those that were on their way hold the best point met, the others what they were given.
+    begun = np.array(stopped["steps"]) > 0
+    assert 0 < begun.sum() < 40
+    np.testing.assert_array_equal(np.isfinite(stopped["value"]), begun)
+    np.testing.assert_array_equal(np.array(stopped["noise"]) == 0.5, ~begun)
