@@ -160,7 +160,10 @@ def _over_lanes(
     layout = layout_for(jax.local_devices()[:1], None, _MATRICES_PER_LANE * itemsize * rows**2, _BUDGET)
     own, common = eqx.partition(models.model, lambda leaf: eqx.is_array(leaf) and models.number is not None)
     own = jax.tree.map(lambda leaf: leaf[numbers], own)
-    chunks = [np.arange(first, first + layout.lanes) for first in range(0, len(numbers), layout.lanes)]
+    lanes_each = layout.lanes
+    while not layout.together and 4 * lanes_each * (2 * layout.workers - 1) <= len(numbers):
+        lanes_each *= 4  # fewer calls, of few sizes, and still enough chunks to go round
+    chunks = [np.arange(first, first + lanes_each) for first in range(0, len(numbers), lanes_each)]
 
     def chunk(lanes: np.ndarray) -> PyTree:
         # The last chunk repeats its last dataset, so that one program serves all.

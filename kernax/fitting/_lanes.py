@@ -7,6 +7,7 @@ their line searches do not wait for each other.
 """
 
 import contextlib
+import importlib
 import os
 import threading
 import time
@@ -106,5 +107,7 @@ def _drive(
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
+    # Only libraries that are loaded can be held, and jaxlib loads SciPy's with the first factorisation that it compiles.
+    importlib.import_module("scipy.linalg.cython_lapack")
     with threadpool_limits(1, user_api="blas"):
         yield

@@ -147,7 +147,9 @@ def _search(
     decreased = value <= start_value + _DECREASE * step * start_slope
     decreased |= (value <= start_value + rounding) & (slope <= (2 * _DECREASE - 1) * start_slope)
     (decreased,) = _once(decreased & finite)
-    done = decreased & (jnp.abs(slope) <= -_CURVATURE * start_slope)
+    # Between the ends of a bracket there may be a point that would do, and yet be worse than the better end.
+    is_worse = (low_step > 0) & (value > low_value + rounding)
+    done = decreased & (jnp.abs(slope) <= -_CURVATURE * start_slope) & ~is_worse
 
     too_far = ~decreased | ((low_step > 0) & (value >= low_value))
     towards_high = jnp.where(jnp.isfinite(line.high[0]), line.high[0] - low_step, 1.0)
