@@ -132,9 +132,9 @@ def test_initial_values_suit_the_data():
     x, y = X * [100.0, 0.01], 50.0 + 10.0 * Y
     start = kx.initialise(model, kx.Data(x, y))
     pairs = np.abs(x[:, None] - x[None])[~np.eye(40, dtype=bool)]
-    np.testing.assert_allclose(start.kernel.kernels[0].kernel.lengthscale, np.sqrt(2) * np.median(pairs, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(start.kernel.kernels[0].kernel.lengthscale, 0.5 * np.sqrt(2) * np.median(pairs, axis=0), rtol=1e-9)
     whole = np.median(np.linalg.norm(x[:, None] - x[None], axis=-1)[~np.eye(40, dtype=bool)])
-    np.testing.assert_allclose(start.kernel.kernels[1].kernel.lengthscale, whole, rtol=1e-9)
+    np.testing.assert_allclose(start.kernel.kernels[1].kernel.lengthscale, 0.5 * whole, rtol=1e-9)
     np.testing.assert_allclose(start.kernel.kernels[0].variance, y.var() / 2, rtol=1e-9)
     np.testing.assert_allclose(start.noise, 0.1 * y.var(), rtol=1e-9)
     np.testing.assert_allclose(start.mean.value, y.mean(), rtol=1e-9)
@@ -184,7 +184,7 @@ def test_initial_values_look_at_rows_that_count_and_at_bounds():
     mask = np.arange(1200) % 2 == 1
     model = kx.Model(kx.RBF(), noise=0.1, mean=kx.means.Constant(0.0))
     start = kx.initialise(model, kx.Data(x, x[:, 0], mask))
-    np.testing.assert_allclose(start.kernel.lengthscale, np.median(np.abs(x[1::2] - x[1::2].T)), rtol=0.1)
+    np.testing.assert_allclose(start.kernel.lengthscale, np.median(np.abs(x[1::2] - x[1::2].T)) / 3, rtol=0.1)
     bounded = kx.with_bijector(model, lambda m: m.noise, kx.Interval(0.05, 0.2))
     assert 0.05 <= float(kx.initialise(bounded, kx.Data(x, x[:, 0], mask)).noise) <= 0.2
     nothing = kx.initialise(model, kx.Data(x, x[:, 0], np.zeros(1200, bool)))

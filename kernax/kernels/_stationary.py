@@ -141,5 +141,10 @@ def check_width(kernel: AbstractKernel, name: str, value: Array, width: int) -> 
 
 
 def initial_lengthscale(like: Array, x: Array, mask: Array) -> Array:
-    """Median distances in the shape of the lengthscale that they are to replace."""
-    return median_distance(x, mask, per_column=like.ndim == 1).astype(like.dtype)
+    """A share `d/(d+2)` of median distances, in the shape of the lengthscale that they are to replace.
+
+    Two rows are typically as far apart as the data is wide; with few columns most functions turn several times on the way
+    (and started at the whole distance, a fit may end with all of them taken for noise), with many they do not.
+    """
+    d = x.shape[1]
+    return (d / (d + 2) * median_distance(x, mask, per_column=like.ndim == 1)).astype(like.dtype)
