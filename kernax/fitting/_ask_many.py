@@ -6,7 +6,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
@@ -45,7 +44,8 @@ class ConditionedMany:
         if number not in self._places:
             raise IndexError(f"there are {len(self)} datasets, and none has the number {which}.")
         batch, place = self._places[number]
-        return jax.tree.map(lambda leaf: leaf[place] if eqx.is_array(leaf) else leaf, self.batches[batch][1])
+        arrays, rest = eqx.partition(self.batches[batch][1], eqx.is_array)
+        return eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[place], arrays)), rest)
 
     def __iter__(self) -> Iterator[Conditioned]:
         return (self[i] for i in range(len(self)))
@@ -67,7 +67,7 @@ def condition_many(models: Any, datasets: Any, solver: AbstractSolver | None = N
         conditioned = _over_lanes(
             _condition_lane, own_models, numbers, (stacked(members, rows),), (solver or Cholesky(),), rows
         )
-        batches.append((numbers, jax.tree.map(jnp.asarray, conditioned)))
+        batches.append((numbers, conditioned))
     return ConditionedMany(batches)
 
 
@@ -120,7 +120,7 @@ def _matched(models: Any, datasets: Any) -> tuple[Models, list[HostData]]:
     return known.as_dtype(every[0].y.dtype), every
 
 
-def _points(x: Any, datasets: list[HostData]) -> list[Rows]:
+def _points(x: Any, datasets: list[HostData]) -> list[Any]:
     """New rows for every dataset, on the host, with the columns of its own."""
     if isinstance(x, str) or not isinstance(x, Iterable):
         raise TypeError(f"x must hold one array of rows for each dataset, or be one (m, d) for all, got {type(x).__name__}.")
@@ -138,7 +138,7 @@ def _points(x: Any, datasets: list[HostData]) -> list[Rows]:
     return rows
 
 
-def _stacked_rows(points: list[Rows], rows: int) -> Rows:
+def _stacked_rows(points: list[Any], rows: int) -> Any:
     """Rows padded with copies of the first (with 0 where there is none), and stacked."""
 
     def filled(*leaves: np.ndarray) -> np.ndarray:

@@ -43,6 +43,9 @@ class Checkpoint:
             _check_same(_read_json(path), identity, self._folder)
             return
         foreign = [entry.name for entry in self._folder.iterdir() if not entry.name.endswith(".tmp")]
+        if path.exists():  # another process has just begun the same
+            _check_same(_read_json(path), identity, self._folder)
+            return
         if foreign:
             raise ValueError(
                 f"{self._folder} is not empty and holds no checkpoint ({foreign[0]}, …): give a folder of its own."

@@ -7,7 +7,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from kernax.data._many import HostData
@@ -139,7 +138,7 @@ class Collector:
         everything = _joined([*parts, self._part(own)])
         numbers, first = np.unique(everything.numbers, return_index=True)
         first = first[np.isin(numbers, own)]
-        how, values = jax.tree.map(lambda leaf: jnp.asarray(leaf[first]), everything.results)
+        how, values = jax.device_put(jax.tree.map(lambda leaf: leaf[first], everything.results))
         rest = eqx.filter(self._models.model, eqx.is_array, inverse=True)
         return Fits(
             model=eqx.combine(how.model, rest),
@@ -149,7 +148,7 @@ class Collector:
             gradient_norm=how.gradient_norm,
             at_bound=eqx.combine(how.at_bound, rest),
             jitter=how.jitter,
-            num_rows=jnp.asarray(np.array(self._num_rows, np.int32)[own]),
+            num_rows=jax.device_put(np.array(self._num_rows, np.int32)[own]),
             start_values=values,
             keys=tuple(self._keys[i] for i in own),
         )

@@ -1,26 +1,26 @@
 """What tells one model, objective or optimiser from another, so that a checkpoint is not taken for somebody else's."""
 
+import dataclasses
 import functools
 import hashlib
+import re
 import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 
-def fingerprint(tree: PyTree) -> str:
-    """A digest of a tree's structure and numbers; functions in it count by what they do."""
+def fingerprint(thing: Any) -> str:
+    """A digest, the same in every process, of a tree's structure and numbers, or of a function.
+
+    Functions count by their code, constants and what they close over: `optax.adam(1e-2)` is not `optax.adam(1e-3)`.
+    """
     hasher = hashlib.blake2b(digest_size=16)
-    _add(hasher, tree, set())
+    _add(hasher, thing, set())
     return hasher.hexdigest()
-
-
-def fingerprint_of_function(function: Callable[..., Any]) -> str:
-    """A digest of a function's code, constants and what it closes over: `optax.adam(1e-2)` is not `optax.adam(1e-3)`."""
-    return fingerprint(function)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -28,38 +28,52 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
+def described(thing: Any) -> str:
+    """What is printed of it, without where in memory its functions lie."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
+
+
 def _add(hasher: Any, thing: Any, seen: set[int]) -> None:
-    """Feed the hasher with whatever distinguishes `thing`; what cannot be looked into counts by its type."""
-    if isinstance(thing, types.FunctionType | types.MethodType | types.CodeType | functools.partial) and id(thing) in seen:
-        return
-    seen.add(id(thing))
+    """Feed the hasher with whatever distinguishes `thing`."""
     hasher.update(str(type(thing)).encode())
-    if isinstance(thing, types.FunctionType):
-        hasher.update(name_of(thing).encode())
-        _add(hasher, thing.__code__, seen)
-        cells = [_contents(cell) for cell in thing.__closure__ or ()]
-        _add(hasher, [cells, thing.__defaults__, thing.__kwdefaults__], seen)
-    elif isinstance(thing, types.MethodType):
-        _add(hasher, [thing.__func__, thing.__self__], seen)
-    elif isinstance(thing, functools.partial):
-        _add(hasher, [thing.func, thing.args, thing.keywords], seen)
-    elif isinstance(thing, types.CodeType):
-        hasher.update(thing.co_code)
-        _add(hasher, [thing.co_names, thing.co_consts], seen)
-    elif isinstance(thing, str | bytes | int | float | complex | bool | None | type(Ellipsis)):
+    if isinstance(thing, str | bytes | int | float | complex | bool | None | type(Ellipsis)):
         hasher.update(repr(thing).encode())
-    elif isinstance(thing, list | tuple):
-        for part in thing:
-            _add(hasher, part, seen)
-    elif isinstance(thing, np.ndarray | np.generic | jax.Array) and thing.dtype != object:
+        return
+    if isinstance(thing, jax.Array) and jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
+        thing = jax.random.key_data(thing)
+    if isinstance(thing, np.ndarray | np.generic | jax.Array) and thing.dtype != object:
         array = np.asarray(thing)
         hasher.update(f"{array.dtype}{array.shape}".encode())
         hasher.update(np.ascontiguousarray(array).tobytes())
-    else:
-        leaves, structure = jax.tree.flatten(thing)
-        if not (len(leaves) == 1 and leaves[0] is thing):
-            hasher.update(str(structure).encode())
-            _add(hasher, leaves, seen)
+        return
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    for part in _parts(thing):
+        _add(hasher, part, seen)
+
+
+def _parts(thing: Any) -> list[Any]:
+    """What it is made of; if that cannot be seen, what is printed of it."""
+    if isinstance(thing, types.FunctionType):
+        cells = [_contents(cell) for cell in thing.__closure__ or ()]
+        return [name_of(thing), thing.__code__, cells, thing.__defaults__, thing.__kwdefaults__]
+    if isinstance(thing, types.MethodType):
+        return [thing.__func__, thing.__self__]
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, types.CodeType):
+        return [thing.co_code, thing.co_names, thing.co_consts]
+    if isinstance(thing, list | tuple):
+        return list(thing)
+    if isinstance(thing, dict):
+        return [[key, value] for key, value in thing.items()]
+    if isinstance(thing, set | frozenset):
+        return sorted(map(described, thing))
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return [[field.name, getattr(thing, field.name, None)] for field in dataclasses.fields(thing)]
+    wrapped = getattr(thing, "__wrapped__", None)  # under jax.jit, say
+    return [described(thing) if wrapped is None else wrapped]
 
 
 def _contents(cell: Any) -> Any:

@@ -106,7 +106,11 @@ class Fits(eqx.Module):
         return dataclasses.replace(self._taken(numbers), keys=tuple(self.keys[i] for i in numbers))
 
     def _taken(self, which: Any) -> "Fits":
-        return jax.tree.map(lambda leaf: leaf[which] if eqx.is_array(leaf) else leaf, self)
+        arrays, rest = eqx.partition(self, eqx.is_array)
+        if all(map(is_concrete, jax.tree.leaves(arrays))):
+            # On the host: JAX would compile a program for every shape of leaf and choice.
+            return eqx.combine(jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[which], arrays)), rest)
+        return eqx.combine(jax.tree.map(lambda leaf: leaf[which], arrays), rest)
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))

@@ -8,7 +8,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Key
@@ -18,7 +17,7 @@ from kernax.data._many import HostData, stacked, windows
 from kernax.data._shapes import by_shape, plan_rows
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
-from kernax.fitting._fingerprints import fingerprint, fingerprint_of_function, name_of
+from kernax.fitting._fingerprints import described, fingerprint, name_of
 from kernax.fitting._fits import Fits
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Objective, Rules, start
@@ -218,17 +217,21 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
         raise ValueError(f"there are {len(fits)} fits, but the datasets to try again are not all there: give the same ones.")
     before = fits[numbers]
     after = fit_many(before if model is None else model, some, **options)
-    is_better = np.asarray((after.value <= before.value) | ~jnp.isfinite(before.value))
+    was, now = np.asarray(before.value), np.asarray(after.value)
+    is_better = (now <= was) | ~np.isfinite(was)
     if fits.start_values.shape[1] != after.start_values.shape[1]:
         # Another number of starts: what each arrived at is only known of the winners.
         fits, after = (eqx.tree_at(lambda f: f.start_values, f, f.value[:, None]) for f in (fits, after))
-    places = numbers[is_better]
-    merged = jax.tree.map(
-        lambda old, new: old.at[places].set(new[is_better]) if eqx.is_array(old) else old,
-        dataclasses.replace(fits, keys=()),
-        dataclasses.replace(after, keys=()),
-    )
-    return dataclasses.replace(merged, keys=fits.keys)
+
+    def merged(old: Any, new: Any) -> Any:
+        if not eqx.is_array(old):
+            return old
+        both = np.array(old)
+        both[numbers[is_better]] = np.asarray(new)[is_better]
+        return jax.device_put(both)
+
+    nameless = [dataclasses.replace(some, keys=()) for some in (fits, after)]
+    return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)
 
 
 class _Starts:
@@ -280,7 +283,7 @@ class _Starts:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint is to know of it."""
         return {
-            "model": repr(self.models.example) if self.models.number is None else f"{self.models.number} models",
+            "model": described(self.models.example) if self.models.number is None else f"{self.models.number} models",
             "model fingerprint": fingerprint(self.models.model),
             "trainable fingerprint": fingerprint(self._trainable),
             "initialise": self._initialise,
@@ -322,10 +325,10 @@ def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolv
     """What a checkpoint is to know of the settings."""
     return {
         "objective": name_of(objective),
-        "objective fingerprint": fingerprint_of_function(objective),
+        "objective fingerprint": fingerprint(objective),
         "optimiser": "lbfgs" if optimiser is None else name_of(optimiser.update),
-        "optimiser fingerprint": None if optimiser is None else fingerprint_of_function(optimiser.update),
-        "solver": repr(solver),
+        "optimiser fingerprint": None if optimiser is None else fingerprint(optimiser.update),
+        "solver": described(solver),
         "max_steps": rules.max_steps,
         "gradient_tolerance": rules.gradient_tolerance,
         "value_tolerance": rules.value_tolerance,

@@ -101,7 +101,7 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
     return jax.tree.map(lambda leaf: as_floats(leaf, f"a leaf of {name}"), x)
 
 
-def check_same_columns(rows: Rows, known: Rows, name: str, known_name: str) -> None:
+def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> None:
     """Refuse rows that differ from known ones in structure or width: broadcasting would hide the mistake."""
     ours, theirs = jax.tree.structure(rows), jax.tree.structure(known)
     if ours != theirs:
@@ -113,11 +113,11 @@ def check_same_columns(rows: Rows, known: Rows, name: str, known_name: str) -> N
             )
 
 
-def _columns(leaf: Array) -> str:
+def _columns(leaf: Any) -> str:
     return f"{leaf.shape[1]} columns" if leaf.ndim == 2 else f"rows of shape {leaf.shape[1:]}"
 
 
-def num_rows(x: Rows, name: str = "x") -> int:
+def num_rows(x: Any, name: str = "x") -> int:
     """The common number of rows of all arrays in `x`."""
     sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)}
     if len(sizes) != 1 or -1 in sizes:

@@ -111,8 +111,8 @@ def join(free: M, held: M) -> M:
     return eqx.combine(constrain(free), held)
 
 
-def parameters(model: PyTree) -> list[tuple[Path, Array]]:
-    """Every parameter with its path."""
+def parameters(model: PyTree) -> list[tuple[Path, Any]]:
+    """Every parameter with its path: an array of JAX, or of NumPy if the model is kept on the host."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(model)
     return [(path, leaf) for path, leaf in leaves if eqx.is_inexact_array(leaf)]
 
