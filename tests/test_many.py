@@ -9,6 +9,7 @@ import optax
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
+from scipy.stats import lognorm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
@@ -64,6 +65,11 @@ def essence(fit):
     return fit.value, fit.model, fit.result, fit.num_steps, fit.at_bound, fit.start_values
 
 
+def of(fits, which):
+    """Some of the fits, taken on the host: JAX would compile a program for every array."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[which], fits)
+
+
 def assert_same_fits(many, singles):
     """Value, parameters, status, steps, what is at a bound, and what each start arrived at."""
     value, model, result, num_steps, at_bound, start_values = essence(many)
@@ -101,30 +107,29 @@ def test_reaches_the_optimum_of_scikit_learn(number, fits):
 
 ADAM = optax.adam(0.05)
 MAP = kx.with_prior(MODEL, lambda m: m.kernel.kernel.lengthscale, kx.LogNormal(0.5, 0.1))
-MAP = kx.with_bijector(MAP, lambda m: m.noise, kx.Interval(0.4, 0.6))
+MAP = kx.with_bijector(MAP, lambda m: m.noise, kx.Positive(floor=0.4, ceiling=0.6))
+
+
+BY_LOO = {"objective": kx.loo_mse, "solver": kx.Eigh()}
 
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [
-        (MODEL, {"objective": kx.loo_mse, "solver": kx.Eigh()}),
-        (MODEL, {"optimiser": ADAM, "max_steps": 5}),
-        (MAP, {}),
-        (MODEL, {"restarts": 2, "key": jax.random.key(7)}),
-    ],
-    ids=["objective and solver", "optimiser", "priors and bounds", "restarts"],
+    [(MAP, BY_LOO), (MODEL, {"optimiser": ADAM, "max_steps": 5}), (MODEL, {"restarts": 2, "key": jax.random.key(7)})],
+    ids=["objective, solver, priors and bounds", "optimiser", "restarts"],
 )
 def test_every_option_is_that_of_fit(model, options, padded, fits):
     many = kx.fit_many(model, SETS[:3], **options)
     assert_same_fits(many, [kx.fit(model, data, **options) for data in padded[:3]])
-    assert "restarts" in options or (np.asarray(many.value) != np.asarray(fits.value[:3])).all()
+    assert "restarts" in options or (np.asarray(many.value) != np.asarray(fits.value)[:3]).all()
 
 
 def test_restarts_of_another_key_are_others():
     first, second = (kx.fit_many(MODEL, SETS[:3], restarts=2, key=jax.random.key(k)) for k in (7, 8))
-    np.testing.assert_array_equal(first.start_values[:, 0], second.start_values[:, 0])
-    assert (np.asarray(first.start_values[:, 1:]) != np.asarray(second.start_values[:, 1:])).any()
-    np.testing.assert_array_equal(first.value, first.start_values.min(axis=1))
+    ours, theirs = np.asarray(first.start_values), np.asarray(second.start_values)
+    np.testing.assert_array_equal(ours[:, 0], theirs[:, 0])
+    assert (ours[:, 1:] != theirs[:, 1:]).any()
+    np.testing.assert_array_equal(first.value, ours.min(axis=1))
 
 
 def test_float32_stays_float32(fits):
@@ -132,7 +137,7 @@ def test_float32_stays_float32(fits):
     floats = [leaf.dtype for leaf in jax.tree.leaves(single) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert set(floats) == {jnp.dtype(jnp.float32)}
     assert not single.failed.any()
-    np.testing.assert_allclose(single.value, fits.value[:3], rtol=1e-4)
+    np.testing.assert_allclose(single.value, of(fits.value, slice(3)), rtol=1e-4)
 
 
 # --- where fits start ---
@@ -147,26 +152,26 @@ def test_a_model_for_each_dataset(singles):
 def test_earlier_fits_are_starts(fits):
     again = kx.fit_many(fits, SETS)
     assert_same_fits(again, [kx.fit(one.model, kx.Data(*own)) for one, own in zip(fits, SETS, strict=True)])
-    assert (again.num_steps < fits.num_steps).all()
+    assert (np.asarray(again.num_steps) < np.asarray(fits.num_steps)).all()
 
 
 def test_starting_values_suit_each_dataset():
     shifted = [(100.0 * x, 10.0 * y) for x, y in SETS]
     many = kx.fit_many(MODEL, shifted, initialise=True)
     data = [kx.Data(*own) for own in shifted[:2]]
-    assert_same_fits(many[:2], [kx.fit(kx.initialise(MODEL, own), own) for own in data])
+    assert_same_fits(of(many, slice(2)), [kx.fit(kx.initialise(MODEL, own), own) for own in data])
     assert not many.failed.any()
 
 
 def test_what_is_held_keeps_its_value_to_the_bit():
     """Each dataset's own, with and without starting values that suit the data."""
     noises = np.array([start.noise for start in STARTS])
-    for options in ({}, {"initialise": True}):
-        many = kx.fit_many(STARTS, SETS, trainable=HELD, **options)
-        np.testing.assert_array_equal(many.model.noise, noises)
-        start = kx.initialise(STARTS[4], kx.Data(*SETS[4])) if options else STARTS[4]
-        start = eqx.tree_at(lambda m: m.noise, start, STARTS[4].noise)
-        assert_same_fits(many[4:5], [kx.fit(start, kx.Data(*SETS[4]), trainable=HELD)])
+    np.testing.assert_array_equal(kx.fit_many(STARTS, SETS, trainable=HELD).model.noise, noises)
+    many = kx.fit_many(STARTS, SETS, trainable=HELD, initialise=True)
+    np.testing.assert_array_equal(many.model.noise, noises)
+    start = kx.initialise(STARTS[4], kx.Data(*SETS[4]))
+    start = eqx.tree_at(lambda m: m.noise, start, STARTS[4].noise)
+    assert_same_fits(of(many, [4]), [kx.fit(start, kx.Data(*SETS[4]), trainable=HELD)])
     alone = kx.fit_many(MODEL, SETS[:3], trainable=HELD, initialise=True)
     np.testing.assert_array_equal(alone.model.noise, 0.5)
 
@@ -182,7 +187,7 @@ def test_datasets_of_every_form_keep_their_order_and_names(fits):
     assert_identical(kx.fit_many(MODEL, (own for own in SETS)), fits)
     assert fits.keys == tuple(range(12))
     backwards = kx.fit_many(MODEL, SETS[::-1])
-    assert_identical(backwards[::-1], fits)
+    assert_identical(of(backwards, slice(None, None, -1)), fits)
 
 
 def test_masked_rows_do_not_count(fits):
@@ -193,8 +198,8 @@ def test_masked_rows_do_not_count(fits):
     masked = kx.Data(np.concatenate([before[0], x1]), np.concatenate([before[1], y1]), mask)
     many = kx.fit_many(MODEL, [(x, y, mask), masked])
     np.testing.assert_array_equal(many.num_rows, [10, 10])
-    assert_same_fits(many[1:], [fits[1]])
-    assert_same_fits(many[:1], [kx.fit(MODEL, kx.Data(x[6:], y[6:]))])
+    assert_same_fits(of(many, [1]), [fits[1]])
+    assert_same_fits(of(many, [0]), [kx.fit(MODEL, kx.Data(x[6:], y[6:]))])
 
 
 def test_the_groups_of_a_table_are_datasets(fits):
@@ -264,9 +269,10 @@ def test_one_model_for_all_with_restarts_priors_and_what_is_held():
     many = [*SETS[:3], (np.zeros((0, 2)), np.zeros(0))]
     fit = kx.fit_many(MAP, many, shared=True, restarts=1, initialise=True, trainable=held)
     assert fit.start_values.shape == (2,)
-    assert float(fit.value) == float(fit.start_values.min())
+    assert float(fit.value) == np.asarray(fit.start_values).min()
     assert float(fit.model.noise) == 0.5
-    np.testing.assert_allclose(fit.value, summed(logs_of(fit.model), SETS[:3]) - kx.log_prior(fit.model), rtol=1e-10)
+    prior = lognorm(s=0.1, scale=np.exp(0.5)).logpdf(np.asarray(fit.model.kernel.kernel.lengthscale)).sum()
+    np.testing.assert_allclose(fit.value, summed(logs_of(fit.model), SETS[:3]) - prior, rtol=1e-10)
 
 
 # --- Fits ---
@@ -290,10 +296,7 @@ def test_fits_are_a_sequence_of_fits(fits, singles):
         part = fits[which]
         assert isinstance(part, kx.Fits)
         assert part.keys == tuple(numbers)
-        np.testing.assert_array_equal(part.value, fits.value[np.array(numbers, int)])
-        np.testing.assert_array_equal(
-            part.model.kernel.kernel.lengthscale, fits.model.kernel.kernel.lengthscale[np.array(numbers, int)]
-        )
+        assert_identical(part, of(fits, np.array(numbers, int)))
 
 
 def test_fits_by_name():
@@ -347,10 +350,11 @@ def test_a_table_has_a_row_for_each_dataset(fits):
 
 
 def test_a_table_names_what_is_at_a_bound():
-    x, y = SETS[0]
-    fits = kx.fit_many(MAP, {"quiet": (x, np.sin(x[:, 0])), "loud": (x, 5.0 * y), "right": (x, y)})
-    assert fits.table()["at_bound"].tolist() == ["noise", "noise", ""]
-    assert fits.table()["dataset"].tolist() == ["quiet", "loud", "right"]
+    fits = kx.fit_many(MAP, {"low": SETS[5], "between": SETS[6], "high": SETS[7]}, **BY_LOO)
+    table = fits.table()
+    assert table["dataset"].tolist() == ["low", "between", "high"]
+    assert table["at_bound"].tolist() == ["noise", "", "noise"]
+    np.testing.assert_allclose(table["noise"][[0, 2]], [0.4, 0.6])
 
 
 def test_fits_are_a_tree_to_map_over(fits):
@@ -369,8 +373,8 @@ def test_refits_better_those_that_failed_and_touch_no_other(cut_short, fits):
     again = kx.refit_many(cut_short, SETS)
     assert not again.failed.any()
     assert again.keys == cut_short.keys
-    assert_identical(again[~late], cut_short[~late])
-    assert (again.value[late] < cut_short.value[late]).all()
+    assert_identical(of(again, ~late), of(cut_short, ~late))
+    assert (np.asarray(again.value)[late] < np.asarray(cut_short.value)[late]).all()
     np.testing.assert_allclose(again.value, fits.value, rtol=1e-5)
     assert kx.refit_many(again, SETS) is again
 
@@ -420,14 +424,15 @@ def test_all_conditioned(fits):
     assert len(many) == 12
     assert "12 datasets" in repr(many)
     for number in (0, 5):
-        c, (x, y) = many[number], SETS[number]
+        c, (x, y), model = many[number], SETS[number], fits[number].model
         assert isinstance(c, kx.Conditioned)
         # Padded to 16 rows: the mask says which are its own.
         np.testing.assert_array_equal(c.data.mask, np.arange(16) < len(y))
-        single = kx.condition(fits[number].model, kx.Data(x, y))
-        np.testing.assert_allclose(c.alpha[: len(y)], single.alpha, rtol=1e-10)
-        np.testing.assert_array_equal(c.alpha[len(y) :], 0.0)
-        np.testing.assert_allclose(kx.log_marginal_likelihood(c), -fits.value[number], rtol=1e-10)
+        lengthscale, variance = np.asarray(model.kernel.kernel.lengthscale), float(model.kernel.variance)
+        system = oracle.rbf(x, lengthscale=lengthscale, variance=variance) + float(model.noise) * np.eye(len(y))
+        expected = np.append(np.linalg.solve(system, y), np.zeros(16 - len(y)))
+        np.testing.assert_allclose(c.alpha, expected, rtol=1e-8)
+        np.testing.assert_allclose(kx.log_marginal_likelihood(c), -float(fits.value[number]), rtol=1e-10)
     assert_identical(many[-1].alpha, many[11].alpha)
     assert [int(c.data.count) for c in many] == [16, 10] * 6
     with pytest.raises(IndexError, match="none has the number 12"):

@@ -14,7 +14,7 @@ from kernax.data import Data
 from kernax.data._many import HostData, stacked, windows
 from kernax.data._shapes import by_shape, plan_rows
 from kernax.fitting._lanes import one_blas_thread
-from kernax.fitting._models import Models
+from kernax.fitting._models import Models, check_names
 from kernax.fitting._programs import compiled
 from kernax.fitting._streams import layout_for
 from kernax.kernels import Rows, check_same_columns, num_rows
@@ -117,6 +117,7 @@ def _matched(models: Any, datasets: Any) -> tuple[Models, list[HostData]]:
         raise ValueError("there is no dataset.")
     known = Models.of(models)
     known.check_number(len(every))
+    check_names(models, every)
     return known.as_dtype(every[0].y.dtype), every
 
 

@@ -47,8 +47,8 @@ class Fit(eqx.Module):
 class Fits(eqx.Module):
     """Many fits: every array has a leading dataset axis, in the order in which the datasets were given.
 
-    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]` and
-    `fits[[4, 7]]` are `Fits`. `fits.model` is one stacked tree, for `jax.vmap`.
+    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`,
+    `fits[[4, 7]]` and `fits[["name", "other"]]` are `Fits`. `fits.model` is one stacked tree, for `jax.vmap`.
     """
 
     model: Model
@@ -82,6 +82,11 @@ class Fits(eqx.Module):
                 return self[self.keys.index(which)]
             except ValueError:
                 raise KeyError(f"there is no dataset called {which!r}.") from None
+        if isinstance(which, list) and which and all(isinstance(name, str | tuple) for name in which):
+            places = {key: number for number, key in enumerate(self.keys)}
+            if unknown := [name for name in which if name not in places]:
+                raise KeyError(f"there is no dataset called {unknown[0]!r}.")
+            which = [places[name] for name in which]
         if not isinstance(which, slice):
             which = np.asarray(which)
             which = which.astype(int) if which.size == 0 else which

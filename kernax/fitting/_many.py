@@ -21,7 +21,7 @@ from kernax.fitting._fingerprints import described, fingerprint, name_of
 from kernax.fitting._fits import Fits
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Objective, Rules, start
-from kernax.fitting._models import Models
+from kernax.fitting._models import Models, check_names
 from kernax.fitting._programs import Packing, Vectors, compiled
 from kernax.fitting._progress import many_bar
 from kernax.fitting._settings import checked_rules
@@ -80,8 +80,9 @@ def fit_many(
     a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes every so
     manieth dataset of the same `datasets`, and all return all results, or each its own with `gather=False`.
 
-    `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed.
-    Datasets without rows add nothing, one with NaN is refused, and memory and devices are not shared out.
+    `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed. The
+    mean is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Datasets without
+    rows add nothing, one with NaN is refused, and memory and devices are not shared out.
 
     `checkpoint` names a folder in which results are kept as they come: the same call goes on where a killed one was, and
     returns at once if that one had ended. A folder of another model, other settings or other data is refused.
@@ -205,7 +206,7 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
 
     They start from where they had got to, or from `model` (one for all, or one for each that is tried again); most useful
     with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are those of the first call, all of
-    them; `options` are those of `fit_many`.
+    them (the better is the lower value, which means nothing if the data has changed); `options` are those of `fit_many`.
     """
     wanted = fits.failed if where is None else np.asarray(where)
     numbers = np.arange(len(fits))[wanted]
@@ -213,6 +214,7 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
         return fits
     chosen = set(numbers.tolist())
     some = [data for window in windows(datasets) for data in window if data.number in chosen]
+    check_names(fits, some)
     if len(some) != len(numbers):
         raise ValueError(f"there are {len(fits)} fits, but the datasets to try again are not all there: give the same ones.")
     before = fits[numbers]

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from kernax import parameters
+from kernax.data._many import HostData
 from kernax.fitting._fits import Fits
 from kernax.model import Model
 
@@ -66,6 +67,18 @@ class Models(NamedTuple):
         """Refuse another number of datasets than of models."""
         if self.number is not None and datasets is not None and self.number != datasets:
             raise ValueError(f"there are {self.number} models for {datasets} datasets: give one model, or one for each.")
+
+
+def check_names(models: Any, datasets: list[HostData]) -> None:
+    """Refuse datasets that go by other names than those which `Fits` were fitted to; numbers are no names."""
+    if not isinstance(models, Fits):
+        return
+    for data in datasets:
+        known = models.keys[data.number] if data.number < len(models) else data.key
+        if isinstance(known, str | tuple) and isinstance(data.key, str | tuple) and known != data.key:
+            raise ValueError(
+                f"the fit {data.number} is of {known!r}, but {data.name} was given: give the datasets that were fitted."
+            )
 
 
 def _on_host(leaf: Any) -> Any:

@@ -1,5 +1,6 @@
 """Many datasets of which some are sick, runs that are cut off, and calls that make no sense."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -61,6 +62,11 @@ def fits(healthy):
     return healthy["one after another"]
 
 
+def of(fits, which):
+    """Some of the fits, taken on the host: JAX would compile a program for every array."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[which], fits)
+
+
 def assert_identical(ours, theirs):
     """To the bit, but for the names."""
     chex.assert_trees_all_equal(jax.tree.leaves(ours), jax.tree.leaves(theirs))
@@ -74,13 +80,15 @@ def test_h27_sick_datasets_leave_the_others_to_the_bit(layout, healthy):
     among = [*SETS[:4], *SICK.values(), *SETS[4:]]
     fits = kx.fit_many(MODEL, among, **LAYOUTS[layout])
     assert fits.result_names[4:9].tolist() == STATUS
-    assert np.isnan(fits.value[4:9]).all()
+    assert np.isnan(of(fits.value, slice(4, 9))).all()
     # Each keeps the model that it was given.
-    chex.assert_trees_all_close(fits[4:9].model, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, 5), MODEL))
-    assert not fits[np.r_[0:4, 9:17]].failed.any()
-    assert_identical(fits[np.r_[0:4, 9:17]], healthy[layout])
+    given = jax.tree.map(lambda leaf: np.broadcast_to(leaf, 5), MODEL)
+    chex.assert_trees_all_close(of(fits.model, slice(4, 9)), given)
+    others = np.r_[0:4, 9:17]
+    assert not fits.failed[others].any()
+    assert_identical(of(fits, others), healthy[layout])
     in_its_place = kx.fit_many(MODEL, [SICK["nan in y"], *SETS[1:]], **LAYOUTS[layout])
-    assert_identical(in_its_place[1:], healthy[layout][1:])
+    assert_identical(of(in_its_place, slice(1, None)), of(healthy[layout], slice(1, None)))
 
 
 def test_h30_no_dataset_has_rows():
@@ -93,8 +101,9 @@ def test_h30_no_dataset_has_rows():
 def test_h32_all_starts_of_a_sick_dataset_fail():
     fits = kx.fit_many(MODEL, [*SETS[:2], *SICK.values()], restarts=2)
     assert fits.result_names.tolist() == ["successful"] * 2 + ["all_starts_failed"] * 3 + ["empty"] * 2
-    np.testing.assert_array_equal(fits.start_values[2:], np.inf)
-    np.testing.assert_array_equal(fits.value[:2], fits.start_values[:2].min(axis=1))
+    arrived = np.asarray(fits.start_values)
+    np.testing.assert_array_equal(arrived[2:], np.inf)
+    np.testing.assert_array_equal(of(fits.value, slice(2)), arrived[:2].min(axis=1))
 
 
 def test_h27_one_model_for_all_refuses_nan_and_names_the_dataset():
@@ -110,16 +119,17 @@ def test_h27_one_model_for_all_refuses_nan_and_names_the_dataset():
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.05))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_h28_gradients_are_clipped_lane_by_lane(layout):
+CLIPPING = {"optimiser": CLIPPED, "max_steps": 6, **LAYOUTS["together"]}
+
+
+def test_h28_gradients_are_clipped_lane_by_lane():
     """A lane whose gradient is 1e12 times as long changes no other, and each is as if fitted alone."""
     x, y = SETS[0]
-    options = {"optimiser": CLIPPED, "max_steps": 6}
-    steep = kx.fit_many(MODEL, [(x, 1e6 * y), *SETS[1:]], **options, **LAYOUTS[layout])
-    level = kx.fit_many(MODEL, SETS, **options, **LAYOUTS[layout])
+    steep = kx.fit_many(MODEL, [(x, 1e6 * y), *SETS[1:]], **CLIPPING)
+    level = kx.fit_many(MODEL, SETS, **CLIPPING)
     assert float(steep.gradient_norm[0]) > 1e9 * float(level.gradient_norm[0])
-    assert_identical(steep[1:], level[1:])
-    single = kx.fit(MODEL, kx.Data(x, y), **options)
+    assert_identical(of(steep, slice(1, None)), of(level, slice(1, None)))
+    single = kx.fit(MODEL, kx.Data(x, y), optimiser=CLIPPED, max_steps=6)
     np.testing.assert_allclose(level.value[0], single.value, rtol=1e-10)
     np.testing.assert_allclose(level.model.noise[0], single.model.noise, rtol=1e-8)
 
@@ -156,21 +166,18 @@ def compilations():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_h41_the_same_shapes_again_compile_nothing(layout, compilations):
-    def fit(count, seed, start):
-        sets = [made([11, 7][i % 2], seed + i) for i in range(count)]
-        return kx.fit_many(kx.Model(start * Turning(start), noise=start), sets, max_steps=8, **LAYOUTS[layout])
-
-    # Datasets of another shape than in any other test, so that the first call does compile.
-    first = fit(12, 0, 1.0)
-    assert compilations
+def test_h41_the_same_shapes_again_compile_nothing(layout, healthy, compilations):
+    jax.jit(lambda a: a + 1.0)(1.0)
+    assert len(compilations) == 1  # it would be seen
     compilations.clear()
-    fit(12, 100, 0.7)
+    other = kx.Model(0.7 * Turning(lengthscale=2.0), noise=0.3)
+    kx.fit_many(other, [made(n, seed=100 + n) for n in (12, 8, 9, 12, 10, 9, 8, 12, 10, 9, 10, 12)], **LAYOUTS[layout])
     assert compilations == []
-    more = fit(40, 0, 1.0)
+    more = kx.fit_many(MODEL, SETS * 4, **LAYOUTS[layout])
     # `stage` moves the results, which are more, to the device.
     assert set(compilations) <= {"jit(stage)"}
-    np.testing.assert_array_equal(more.value[:12], first.value)
+    for number in range(4):
+        assert_identical(of(more, slice(12 * number, 12 * number + 12)), healthy[layout])
 
 
 # Checkpoints
@@ -283,7 +290,7 @@ def with_functions(shift):
 
     network = eqx.nn.MLP(1, 1, 2, 1, activation=activation, key=jax.random.key(0))
     kernel = kx.Warp(kx.Warp(kx.RBF(), network), lambda a: 2.0 * a)
-    return kx.Model(kernel, noise=0.5), lambda c: kx.loo_mse(c) + shift
+    return kx.Model(kernel, noise=0.5), lambda c: jnp.log(c.model.noise) + shift
 
 
 def test_functions_of_ones_own_are_known_by_what_they_do(tmp_path, lanes_run):
@@ -301,13 +308,12 @@ def test_functions_of_ones_own_are_known_by_what_they_do(tmp_path, lanes_run):
 
 
 def test_an_optimiser_is_known_by_its_settings(tmp_path, lanes_run):
-    clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.05))
-    kx.fit_many(MODEL, SETS, optimiser=CLIPPED, max_steps=6, checkpoint=tmp_path)
-    kx.fit_many(MODEL, SETS, optimiser=clipped, max_steps=6, checkpoint=tmp_path)
+    kx.fit_many(MODEL, SETS, **CLIPPING, checkpoint=tmp_path)
+    for rate in (0.05, 0.04):
+        other = CLIPPING | {"optimiser": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(rate))}
+        with contextlib.nullcontext() if rate == 0.05 else pytest.raises(ValueError, match="differs in optimiser"):
+            kx.fit_many(MODEL, SETS, **other, checkpoint=tmp_path)
     assert len(lanes_run) == 1
-    slower = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.04))
-    with pytest.raises(ValueError, match="differs in optimiser"):
-        kx.fit_many(MODEL, SETS, optimiser=slower, max_steps=6, checkpoint=tmp_path)
 
 
 def test_more_datasets_than_were_kept_are_fitted(tmp_path, fits, lanes_run):
@@ -357,7 +363,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 def test_h39_ctrl_c_while_the_data_is_read_returns_what_is_done(fits):
     stopped = kx.fit_many(MODEL, cut_off(7, KeyboardInterrupt), memory_budget=WINDOWS_OF_THREE)
     # The seventh was read, but its window not begun.
-    assert_identical(stopped[:6], fits[:6])
+    assert_identical(of(stopped, slice(6)), of(fits, slice(6)))
     assert (stopped.result_names[6:] == "interrupted").all()
 
 
@@ -390,7 +396,7 @@ def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch
     done = ~stopped.failed
     assert 5 <= done.sum() < 12
     assert set(stopped.result_names[~done]) == {"interrupted"}
-    assert_identical(stopped[done], fits[done])
+    assert_identical(of(stopped, done), of(fits, done))
     monkeypatch.undo()
     # What was interrupted is not done: the next run fits it to its end.
     assert_identical(kx.fit_many(MODEL, SETS, checkpoint=tmp_path), fits)
