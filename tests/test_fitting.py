@@ -121,6 +121,12 @@ def test_restarts_keep_the_best_and_both_layouts_agree(monkeypatch):
     np.testing.assert_allclose(together.start_values, answer.start_values, rtol=1e-6)
 
 
+def test_summands_of_one_kind_start_in_the_ratios_that_were_given():
+    model = kx.Model(1.0 * kx.RBF(8.0) + 1.0 * kx.RBF(2.0) + 1.0 * kx.Matern32(5.0), noise=1.0)
+    first, second, other = (k.kernel.lengthscale for k in kx.initialise(model, DATA).kernel.kernels)
+    np.testing.assert_allclose([first / second, first * second], [4.0, other**2], rtol=1e-9)
+
+
 def test_random_starts_are_drawn_from_the_priors():
     model = kx.with_prior(kx.Model(kx.RBF(), noise=0.1), lambda m: m.kernel.lengthscale, kx.LogNormal(5.0, 0.01))
     answer = kx.fit(model, DATA, restarts=1, max_steps=1, key=jax.random.key(0))
@@ -132,7 +138,9 @@ def test_initial_values_suit_the_data():
     x, y = X * [100.0, 0.01], 50.0 + 10.0 * Y
     start = kx.initialise(model, kx.Data(x, y))
     pairs = np.abs(x[:, None] - x[None])[~np.eye(40, dtype=bool)]
-    np.testing.assert_allclose(start.kernel.kernels[0].kernel.lengthscale, 0.5 * np.sqrt(2) * np.median(pairs, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(
+        start.kernel.kernels[0].kernel.lengthscale, 0.5 * np.sqrt(2) * np.median(pairs, axis=0), rtol=1e-9
+    )
     whole = np.median(np.linalg.norm(x[:, None] - x[None], axis=-1)[~np.eye(40, dtype=bool)])
     np.testing.assert_allclose(start.kernel.kernels[1].kernel.lengthscale, 0.5 * whole, rtol=1e-9)
     np.testing.assert_allclose(start.kernel.kernels[0].variance, y.var() / 2, rtol=1e-9)

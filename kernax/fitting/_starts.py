@@ -17,10 +17,10 @@ from kernax.parameters import Real, as_dtype, constrain, parameters, setting, un
 def initialise(model: Model, data: Data) -> Model:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
-    Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), a
-    kernel's variances share the target's variance, the noise becomes a tenth of it, a constant mean the target's mean; all
-    within the parameters' bounds. Periods, exponents, networks, a noise of 0 and per-row noise stay as they are. A kernel
-    of one's own takes part by its method `initialised`.
+    Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
+    summands of one kind in the ratios that were given; a kernel's variances share the target's variance, the noise becomes a
+    tenth of it, a constant mean the target's mean; all within the parameters' bounds. Periods, exponents, networks, a noise
+    of 0 and per-row noise stay as they are. A kernel of one's own takes part by its method `initialised`.
     """
     model = as_dtype(model, data.dtype)
     counts = data.mask if data.y.ndim == 1 else data.mask[:, None]

@@ -5,6 +5,7 @@ import operator
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -34,10 +35,25 @@ class Sum(AbstractKernel):
         return jnp.concatenate([k.free_part(x, known, mask) for k in self.kernels if k.is_conditional], axis=1)
 
     def initialised(self, x, mask, variance):
-        return Sum(tuple(k.initialised(x, mask, variance / len(self.kernels)) for k in self.kernels))
+        started = [k.initialised(x, mask, variance / len(self.kernels)) for k in self.kernels]
+        return Sum(tuple(_in_given_ratios(k, own, self.kernels) for k, own in zip(started, self.kernels, strict=True)))
 
     def __repr__(self):
         return " + ".join(repr(k) for k in self.kernels)
+
+
+def _in_given_ratios(started: AbstractKernel, own: AbstractKernel, given: tuple[AbstractKernel, ...]) -> AbstractKernel:
+    """A summand with its lengthscales in the given ratio to those of its like: started alike, they would stay alike."""
+    alike = [k for k in given if jax.tree.structure(k) == jax.tree.structure(own)]
+    if len(alike) == 1:
+        return started
+
+    def scaled(path: tuple, leaf: Any, own: Any, *others: Any) -> Any:
+        if getattr(path[-1], "name", None) != "lengthscale" or any(jnp.shape(other) != jnp.shape(own) for other in others):
+            return leaf
+        return leaf * own / jnp.exp(jnp.mean(jnp.log(jnp.stack(others)), axis=0))
+
+    return jax.tree_util.tree_map_with_path(scaled, started, own, *alike)
 
 
 class Product(AbstractKernel):
