@@ -282,7 +282,7 @@ def test_fits_are_a_sequence_of_fits(fits, singles):
     assert len(fits) == 12
     assert len(list(fits)) == 12
     assert isinstance(fits[3], kx.Fit)
-    for which, number in ((3, 3), (-1, 11), (np.int64(5), 5)):
+    for which, number in ((3, 3), (-1, 11), (np.int64(5), 5), (jnp.asarray(4), 4)):
         np.testing.assert_allclose(fits[which].model.noise, singles[number].model.noise, rtol=1e-6)
         assert int(fits[which].num_steps) == int(singles[number].num_steps)
     assert fits[3].history.shape == (0,)
@@ -292,6 +292,7 @@ def test_fits_are_a_sequence_of_fits(fits, singles):
         ([4, -1], [4, 11]),
         (np.arange(12) % 5 == 0, [0, 5, 10]),
         (slice(0), []),
+        ([], []),
     ):
         part = fits[which]
         assert isinstance(part, kx.Fits)
@@ -300,10 +301,18 @@ def test_fits_are_a_sequence_of_fits(fits, singles):
 
 
 def test_fits_by_name():
-    named = kx.fit_many(MODEL, {"a": SETS[0], "b": SETS[1]})
+    named = kx.fit_many(MODEL, {"a": SETS[0], "b": SETS[1], ("c", 1): SETS[2]})
     assert_identical(named["b"], named[1])
-    with pytest.raises(KeyError, match="no dataset called 'c'"):
-        named["c"]
+    assert_identical(named["c", 1], named[2])
+    assert named[["b", "a"]].keys == ("b", "a")
+    assert_identical(named[["b", "a"]], of(named, [1, 0]))
+    for unknown in ("d", ["a", "d"]):
+        with pytest.raises(KeyError, match="no dataset called 'd'"):
+            named[unknown]
+    swapped = {"b": SETS[1], "a": SETS[0], ("c", 1): SETS[2]}
+    for call in (lambda: kx.predict_many(named, swapped, NEW[3]), lambda: kx.refit_many(named, swapped, where=[0])):
+        with pytest.raises(ValueError, match=r"the fit 0 is of 'a', but dataset 0 \('b'\) was given"):
+            call()
 
 
 @pytest.mark.parametrize("number", [12, -13])

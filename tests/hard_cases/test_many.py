@@ -375,23 +375,34 @@ def test_h39_ctrl_c_before_anything_is_done_is_raised():
 @pytest.mark.parametrize("budget", [2**30, WINDOWS_OF_THREE], ids=["one window", "several windows"])
 def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch, tmp_path):
     """A real signal, which Python hands to the main thread while lanes run in others, when five datasets have ended."""
-    main, real = threading.main_thread().ident, _streams._advance_lanes
-    ended, collected = [], _many.Collector.ended
+    main, once, ended, stops = threading.main_thread().ident, threading.Lock(), [], []
+    advance, collect, run = _streams._advance_lanes, _many.Collector.ended, _many.run
+
+    def run_with(streams, task, report, stop):
+        stops.append(stop)
+        run(streams, task, report, stop)
 
     def counted(self, stream, lanes, *rest):
-        collected(self, stream, lanes, *rest)
+        collect(self, stream, lanes, *rest)
         ended.extend(lanes)
 
     def one_turn(*args):
-        # Rounds of one turn, so that lanes end one by one.
-        *before, _ = args[:5]
         if len(ended) >= 5:
-            signal.pthread_kill(main, signal.SIGINT)
-        return real(*before, jnp.asarray(np.int32(1)), *args[5:])
+            if once.acquire(blocking=False):
+                signal.pthread_kill(main, signal.SIGINT)
+            assert stops[-1].wait(timeout=60.0)
+        # Rounds of one turn, so that lanes end one by one.
+        return advance(*args[:4], jnp.asarray(np.int32(1)), *args[5:])
 
+    monkeypatch.setattr(_many, "run", run_with)
     monkeypatch.setattr(_many.Collector, "ended", counted)
     monkeypatch.setattr(_streams, "_advance_lanes", one_turn)
-    stopped = kx.fit_many(MODEL, SETS, memory_budget=budget, checkpoint=tmp_path)
+    # A process started in the background may have been told to ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        stopped = kx.fit_many(MODEL, SETS, memory_budget=budget, checkpoint=tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(stopped) == 12
     done = ~stopped.failed
     assert 5 <= done.sum() < 12
