@@ -231,6 +231,22 @@ def test_a_generator_is_read_as_memory_allows(fits, monkeypatch):
     assert events.count("run") == 4
 
 
+def test_shapes_that_come_one_after_another(fits, monkeypatch):
+    """Three short datasets, three long ones, and then both: shapes that are compiled already are used for both."""
+    order = [1, 3, 5, 0, 2, 4, 6, 7, 8, 9, 10, 11]
+    shapes, run = [], _many.run
+
+    def recorded(streams, *rest):
+        shapes.append([stream.data.y.shape[1] for stream in streams])
+        return run(streams, *rest)
+
+    monkeypatch.setattr(_many, "run", recorded)
+    many = kx.fit_many(MODEL, (SETS[number] for number in order), memory_budget=WINDOWS_OF_THREE)
+    assert shapes[:2] == [[10], [16]]
+    assert sorted(shapes[2:]) == [[10, 16]] * len(shapes[2:])
+    assert_same_fits(many, [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], fits) for i in order])
+
+
 # --- one model for all ---
 
 
