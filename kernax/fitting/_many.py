@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 
 from kernax.data import Data
 from kernax.data._many import HostData, stacked, windows
-from kernax.data._shapes import by_shape, plan_rows
+from kernax.data._shapes import by_shape, plan_rows, work
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
 from kernax.fitting._fingerprints import described, fingerprint, name_of
@@ -188,7 +188,10 @@ class _Batch:
         if not mine:
             return
         sizes, itemsize = [data.n for data in mine], mine[0].y.dtype.itemsize
-        self._shapes = tuple(sorted({*self._shapes, *plan_rows(sizes, known=self._shapes)}))
+        # The workers share the work of the rows, but not that of tracing a shape.
+        workers = layout_for(self._devices, self._together, 1.0, self._budget).workers
+        shapes = plan_rows(sizes, known=self._shapes, work=lambda rows: work(rows) / workers)
+        self._shapes = tuple(sorted({*self._shapes, *shapes}))
         streams = []
         for rows, members in by_shape(mine, sizes, self._shapes):
             layout = layout_for(self._devices, self._together, _MATRICES_PER_LANE * itemsize * rows**2, self._budget)
