@@ -56,6 +56,9 @@ def _add(hasher: Any, thing: Any, seen: set[int]) -> None:
 def _parts(thing: Any) -> list[Any]:
     """What it is made of; if that cannot be seen, what is printed of it."""
     if isinstance(thing, types.FunctionType):
+        wrapped = getattr(thing, "__wrapped__", None)
+        if wrapped is not None:  # a decorator's own affairs (caches, counters) are not the function's
+            return [name_of(thing), thing.__code__, wrapped]
         cells = [_contents(cell) for cell in thing.__closure__ or ()]
         return [name_of(thing), thing.__code__, cells, thing.__defaults__, thing.__kwdefaults__]
     if isinstance(thing, types.MethodType):
@@ -77,7 +80,9 @@ def _parts(thing: Any) -> list[Any]:
 
 
 def _contents(cell: Any) -> Any:
+    """What a function closes over; of lists and dicts, which may change from call to call, only that they are such."""
     try:
-        return cell.cell_contents
+        value = cell.cell_contents
     except ValueError:  # not yet assigned
         return None
+    return str(type(value)) if isinstance(value, list | dict | set) else value
