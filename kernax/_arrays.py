@@ -23,6 +23,8 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
 
 def as_host_floats(value: Any, name: str) -> Float[np.ndarray, "..."]:
     """What `as_floats` takes, refuses and gives, as a NumPy array of its own."""
+    if not is_concrete(value):
+        raise TypeError(f"{name} is being traced, and many datasets are taken in eagerly: inside jit or vmap, use kx.fit.")
     return np.array(*_real_numbers(value, name))
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from kernax._arrays import is_concrete
-from kernax.fitting import Fit
+from kernax.fitting import Fit, Fits
 from kernax.model import Conditioned, Model
 from kernax.parameters import parameter_name, parameters
 from kernax.selection import log_marginal_likelihood, loo_mse
@@ -14,7 +14,7 @@ from kernax.solvers import Result
 
 
 def report(of: Any) -> str:
-    """Lines to print of a `Conditioned` or a `Fit`: what was asked, how it ended, what to watch.
+    """Lines to print of a `Conditioned`, a `Fit` or `Fits`: what was asked, how it ended, what to watch.
 
     For a `Conditioned` it costs a few solves and the inverse's diagonal.
     """
@@ -22,9 +22,11 @@ def report(of: Any) -> str:
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
     if isinstance(of, Fit):
         return _report_fit(of)
+    if isinstance(of, Fits):
+        return _report_fits(of)
     if isinstance(of, Conditioned):
         return _report_conditioned(of)
-    raise TypeError(f"report wants a Conditioned or a Fit, got {type(of).__name__}.")
+    raise TypeError(f"report wants a Conditioned, a Fit or Fits, got {type(of).__name__}.")
 
 
 def _report_conditioned(c: Conditioned) -> str:
@@ -65,11 +67,38 @@ def _report_fit(fit: Fit) -> str:
     return _table("fit", lines, fit.model, fit.at_bound)
 
 
+def _report_fits(fits: Fits) -> str:
+    table, usable = fits.table(), np.isfinite(np.asarray(fits.value))
+    names, counts = np.unique(fits.result_names, return_counts=True)
+    lines = [
+        ("datasets", f"{len(fits)}, of {_range(table['rows'])} rows"),
+        ("results", ", ".join(f"{count} {name}" for count, name in sorted(zip(counts, names, strict=True), reverse=True))),
+        ("evaluations", f"{_range(table['num_steps'])}, {int(table['num_steps'].sum())} in all"),
+        ("jitter", f"{np.sum(table['jitter'] > 0)} needed some"),
+        ("at a bound", f"{np.sum(table['at_bound'] != '')}"),
+    ]
+    fitted = list(table)[8:]
+    lines += [(name, f"{_quartiles(table[name][usable])} (quartiles)") for name in fitted if usable.any()]
+    return _lines("fits", lines)
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{values.min()} to {values.max()}" if len(values) else "none"
+
+
+def _quartiles(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.4g}" for value in np.quantile(values, [0.25, 0.5, 0.75]))
+
+
 def _table(title: str, lines: list[tuple[str, str]], model: Model, at_bound: Any = None) -> str:
     bounds = {} if at_bound is None else dict(jax.tree_util.tree_flatten_with_path(at_bound)[0])
     for path, value in parameters(model):
         flagged = path in bounds and np.any(np.asarray(bounds[path]))
         lines.append((parameter_name(path), _values(np.asarray(value)) + ("  (at its bound)" if flagged else "")))
+    return _lines(title, lines)
+
+
+def _lines(title: str, lines: list[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in lines)
     return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in lines)])
 

@@ -16,10 +16,11 @@ import numpy as np
 def fingerprint(thing: Any) -> str:
     """A digest, the same in every process, of a tree's structure and numbers, or of a function.
 
-    Functions count by their code, constants and what they close over: `optax.adam(1e-2)` is not `optax.adam(1e-3)`.
+    Functions count by their code, their constants, what they close over, and the numbers and functions of their own module
+    that they name: `optax.adam(1e-2)` is not `optax.adam(1e-3)`.
     """
     hasher = hashlib.blake2b(digest_size=16)
-    _add(hasher, thing, set())
+    _add(hasher, thing, frozenset())
     return hasher.hexdigest()
 
 
@@ -33,8 +34,8 @@ def described(thing: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
-def _add(hasher: Any, thing: Any, seen: set[int]) -> None:
-    """Feed the hasher with whatever distinguishes `thing`."""
+def _add(hasher: Any, thing: Any, above: frozenset[int]) -> None:
+    """Feed the hasher with whatever distinguishes `thing`. `above` are the things that it is a part of."""
     hasher.update(str(type(thing)).encode())
     if isinstance(thing, str | bytes | int | float | complex | bool | None | type(Ellipsis)):
         hasher.update(repr(thing).encode())
@@ -46,21 +47,18 @@ def _add(hasher: Any, thing: Any, seen: set[int]) -> None:
         hasher.update(f"{array.dtype}{array.shape}".encode())
         hasher.update(np.ascontiguousarray(array).tobytes())
         return
-    if id(thing) in seen:
+    if id(thing) in above:  # a function that calls itself, say
         return
-    seen.add(id(thing))
-    for part in _parts(thing):
-        _add(hasher, part, seen)
+    parts = _parts(thing)
+    hasher.update(str(len(parts)).encode())
+    for part in parts:
+        _add(hasher, part, above | {id(thing)})
 
 
 def _parts(thing: Any) -> list[Any]:
     """What it is made of; if that cannot be seen, what is printed of it."""
     if isinstance(thing, types.FunctionType):
-        wrapped = getattr(thing, "__wrapped__", None)
-        if wrapped is not None:  # a decorator's own affairs (caches, counters) are not the function's
-            return [name_of(thing), thing.__code__, wrapped]
-        cells = [_contents(cell) for cell in thing.__closure__ or ()]
-        return [name_of(thing), thing.__code__, cells, thing.__defaults__, thing.__kwdefaults__]
+        return _parts_of_function(thing)
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__]
     if isinstance(thing, functools.partial):
@@ -73,10 +71,30 @@ def _parts(thing: Any) -> list[Any]:
         return [[key, value] for key, value in thing.items()]
     if isinstance(thing, set | frozenset):
         return sorted(map(described, thing))
-    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+    if isinstance(thing, type | types.ModuleType):
+        return [described(thing)]
+    if dataclasses.is_dataclass(thing):
         return [[field.name, getattr(thing, field.name, None)] for field in dataclasses.fields(thing)]
     wrapped = getattr(thing, "__wrapped__", None)  # under jax.jit, say
-    return [described(thing) if wrapped is None else wrapped]
+    if wrapped is not None:
+        return [wrapped]
+    attributes = getattr(thing, "__dict__", None)
+    return [described(thing)] if not attributes else [type(thing), attributes]
+
+
+def _parts_of_function(function: types.FunctionType) -> list[Any]:
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is not None:  # a decorator's own affairs (caches, counters) are not the function's
+        return [name_of(function), function.__code__, wrapped]
+    named = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
+    own = [
+        value
+        for value in named
+        if isinstance(value, int | float | complex | str | tuple | np.ndarray | jax.Array)
+        or (isinstance(value, types.FunctionType) and value.__module__ == function.__module__)
+    ]
+    cells = [_contents(cell) for cell in function.__closure__ or ()]
+    return [name_of(function), function.__code__, cells, own, function.__defaults__, function.__kwdefaults__]
 
 
 def _contents(cell: Any) -> Any:

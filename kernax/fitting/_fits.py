@@ -138,12 +138,14 @@ class Fits(eqx.Module):
         Names, rows, how each fit ended, which parameters ended at a bound, and every parameter by its name; a vector's
         entries are columns of their own. Matrices are left out.
         """
-        bounds = np.full(len(self), "", dtype=object)
+        names, bounds = np.empty(len(self), object), np.full(len(self), "", dtype=object)
+        for number, key in enumerate(self.keys):  # one by one: a name may be a tuple
+            names[number] = key
         for path, flags in parameters_of(self.at_bound):
-            hit = np.asarray(flags).reshape(len(self), -1).any(axis=1)
+            hit = np.asarray(flags).any(axis=tuple(range(1, flags.ndim)))
             bounds[hit] += np.where(bounds[hit] == "", "", ", ") + parameter_name(path)
         columns = {
-            "dataset": np.array(self.keys, dtype=object) if len(self) else np.empty(0, object),
+            "dataset": names,
             "rows": np.asarray(self.num_rows),
             "result": self.result_names,
             "value": np.asarray(self.value),

@@ -148,6 +148,7 @@ def fit_many(
                     kept = None if checkpoint is None else Checkpoint(checkpoint, identity)
                     collector = Collector(starts.models, restarts + 1, kept, show, share, shares)
                     batch = _Batch(starts, task, collector, devices, together, memory_budget)
+                check_names(model, window)
                 batch.fit(window)
         except KeyboardInterrupt:
             if batch is None:

@@ -1,6 +1,7 @@
 """Many datasets of which some are sick, runs that are cut off, and calls that make no sense."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -11,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 import kernax as kx
 from kernax.fitting import _many, _streams
+from kernax.fitting._fingerprints import fingerprint
 
 
 class Turning(kx.AbstractStationary):
@@ -484,3 +487,28 @@ def test_refits_want_the_same_datasets(fits):
     failed = eqx.tree_at(lambda f: f.result, fits, jax.tree.map(jnp.ones_like, fits.result))
     with pytest.raises(ValueError, match="give the same ones"):
         kx.refit_many(failed, SETS[:3])
+
+
+def test_fingerprints_tell_every_number_apart():
+    def model(*numbers):
+        a, b, c = numbers
+        return kx.Model(1.0 * kx.RBF(1.0) + a * kx.Matern32(b) + 3.0 * kx.Linear(c), noise=0.1)
+
+    network = [eqx.nn.MLP(1, 1, 4, 2, key=jax.random.key(0))]
+    weights = eqx.tree_at(lambda n: n.layers[2].weight, network[0], replace_fn=lambda w: w + 1e-9)
+    network += [weights, eqx.tree_at(lambda n: n.layers[1].bias, network[0], replace_fn=lambda b: b + 1e-9)]
+    things = [model(2.0, 1.0, 1.0), model(2.0, 1.00001, 1.0), model(2.5, 1.0, 1.0), model(2.0, 1.0, 4.0), *network]
+    things += [optax.adam(1e-2).update, optax.adam(1e-3).update]
+    assert len({fingerprint(thing) for thing in things}) == len(things)
+    assert fingerprint(model(2.0, 1.0, 1.0)) == fingerprint(things[0])
+    assert fingerprint(optax.adam(1e-2).update) == fingerprint(things[-2])
+
+
+def test_tables_of_nothing_and_of_names_in_several_parts(fits):
+    assert all(len(column) == 0 for column in fits[[]].table().values())
+    named = dataclasses.replace(fits[:2], keys=(("a", 1), ("b", 2)))
+    assert pd.DataFrame(named.table())["dataset"].tolist() == [("a", 1), ("b", 2)]
+    assert named["b", 2].value == fits[1].value
+    text = kx.report(fits)
+    assert f"{len(fits)} successful" in text
+    assert "noise" in text
