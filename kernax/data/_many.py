@@ -38,6 +38,8 @@ class HostData(NamedTuple):
     mask: np.ndarray
     key: Hashable
     number: int
+    is_named: bool = False
+    """Whether the key is a name that was given, and not just the number."""
 
     @property
     def n(self) -> int:
@@ -60,11 +62,12 @@ def host_data(item: Any, index: int = 0, like: HostData | None = None, key: Hash
     Faults of type and shape raise, as in `Data`. No rows, no row that counts, and NaN in rows that count do not: they are
     one dataset's own misfortune, for its own status to tell. Without `key`, the name is the group's, or else the number.
     """
+    is_named = key is not None or isinstance(item, Group) or (isinstance(item, HostData) and item.is_named)
     if key is None:
-        key = item.key if isinstance(item, Group | HostData) else index
+        key = item.key if isinstance(item, Group) or (is_named and isinstance(item, HostData)) else index
     try:
         x, y, mask = _parts(item)
-        data = HostData(*_host_arrays(x, y, mask, None if like is None else like.y.dtype), key, index)
+        data = HostData(*_host_arrays(x, y, mask, None if like is None else like.y.dtype), key, index, is_named)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{_name(index, key)}: {error}") from error

@@ -1,6 +1,6 @@
 """Questions to many fitted models at once: conditioned on their datasets, and at new points."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,8 +28,9 @@ _MATRICES_PER_LANE, _BUDGET = 6, 2**30
 class ConditionedMany:
     """Models conditioned on their datasets: `many[i]` is a `Conditioned`, for every function that takes one.
 
-    Datasets of a shape are kept in one batch, `many.batches`: the datasets' numbers, and a `Conditioned` with a leading axis
-    for `jax.vmap`.
+    It has the rows that its dataset was padded to: `c.data.mask` marks those that are its own, and of what comes row by row
+    (`kx.loo_residuals(c)`) the others are 0. Datasets of a shape are kept in one batch, `many.batches`: the datasets'
+    numbers, and a `Conditioned` with a leading axis for `jax.vmap`.
     """
 
     def __init__(self, batches: list[tuple[np.ndarray, Conditioned]]):
@@ -77,7 +78,8 @@ def predict_many(
     """Mean and variance of each model, conditioned on its dataset, at its own new points.
 
     `models` may be `Fits`, a sequence, or one for all; `x` holds one array of rows for each dataset (of any number of rows),
-    or is one array for all. Without a usable model, or without data, the answers are NaN.
+    in their order or in a dict by their names, or is one array for all. Without a usable model, or without data, the
+    answers are NaN.
     """
     own_models, every = _matched(models, datasets)
     points = _points(x, every)
@@ -125,6 +127,12 @@ def _points(x: Any, datasets: list[HostData]) -> list[Any]:
     """New rows for every dataset, on the host, with the columns of its own."""
     if isinstance(x, str) or not isinstance(x, Iterable):
         raise TypeError(f"x must hold one array of rows for each dataset, or be one (m, d) for all, got {type(x).__name__}.")
+    if isinstance(x, Mapping):
+        if missing := [data.name for data in datasets if data.key not in x]:
+            raise ValueError(
+                f"x has no rows for {missing[0]}: give {{name: rows}} for every dataset, or one (m, d) for all."
+            )
+        x = [x[data.key] for data in datasets]
     given = [x] * len(datasets) if getattr(x, "ndim", 0) == 2 else list(x)
     if len(given) != len(datasets):
         raise ValueError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernax.data._many import HostData
 from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, Part, digest
-from kernax.fitting._fits import Fits, as_result
+from kernax.fitting._fits import Fits, Settings, as_result
 from kernax.fitting._models import Models
 from kernax.fitting._processes import gathered
 from kernax.fitting._streams import Ended, Stream
@@ -32,7 +32,9 @@ class Collector:
         show: Callable[[int, int], None],
         share: int,
         shares: int,
+        settings: Settings,
     ):
+        self._settings, self._is_named = settings, False
         self._models, self._starts, self._checkpoint, self._show = models, starts, checkpoint, show
         self._share, self._shares, self._is_interrupted = share, shares, False
         self._keys: list[Hashable] = []
@@ -51,6 +53,7 @@ class Collector:
         if self._models.number is not None and window[-1].number >= self._models.number:
             raise ValueError(f"there are {self._models.number} models, but more datasets: give one model, or one for each.")
         self._keys += [data.key for data in window]
+        self._is_named |= window[0].is_named
         self._num_rows += [int(data.mask.sum()) for data in window]
         mine = [data for data in window if data.number % self._shares == self._share]
         if self._checkpoint is None:
@@ -151,6 +154,8 @@ class Collector:
             num_rows=jax.device_put(np.array(self._num_rows, np.int32)[own]),
             start_values=values,
             keys=tuple(self._keys[i] for i in own),
+            is_named=self._is_named,
+            settings=self._settings,
         )
 
     def _part(self, numbers: np.ndarray) -> Part:

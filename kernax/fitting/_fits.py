@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Hashable
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import equinox as eqx
 import jax
@@ -44,11 +44,21 @@ class Fit(eqx.Module):
         )
 
 
+class Settings(NamedTuple):
+    """What was minimised, over what, and how."""
+
+    objective: Any
+    solver: Any
+    trainable: Any
+    optimiser: Any
+
+
 class Fits(eqx.Module):
     """Many fits: every array has a leading dataset axis, in the order in which the datasets were given.
 
     `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`,
-    `fits[[4, 7]]` and `fits[["name", "other"]]` are `Fits`. `fits.model` is one stacked tree, for `jax.vmap`.
+    `fits[[4, 7]]` and `fits[["name", "other"]]` are `Fits`. An integer is always a place in that order; datasets whose names
+    are integers or dates are found by `fits.of(name)`. `fits.model` is one stacked tree, for `jax.vmap`.
     """
 
     model: Model
@@ -63,6 +73,9 @@ class Fits(eqx.Module):
     start_values: Float[Array, "b starts"]
     keys: tuple[Hashable, ...] = eqx.field(static=True)
     """The datasets' names: the values of a group column or the keys of a dict, else their numbers."""
+    is_named: bool = eqx.field(static=True)
+    settings: "Settings" = eqx.field(static=True)
+    """What `refit_many` is to repeat."""
 
     def __len__(self):
         return len(self.keys)
@@ -77,38 +90,51 @@ class Fits(eqx.Module):
     def __getitem__(self, which: Any) -> Any: ...
 
     def __getitem__(self, which):
+        numbers = self.numbers(which)
+        part = self._taken(numbers)
+        if isinstance(numbers, np.ndarray):
+            return dataclasses.replace(part, keys=tuple(self.keys[i] for i in numbers))
+        return Fit(
+            model=part.model,
+            value=part.value,
+            result=part.result,
+            num_steps=part.num_steps,
+            gradient_norm=part.gradient_norm,
+            at_bound=part.at_bound,
+            jitter=part.jitter,
+            history=part.value[None][:0],
+            start_values=part.start_values,
+        )
+
+    def of(self, name: Hashable) -> Fit:
+        """The fit of the dataset that goes by this name, of whatever type it is."""
+        return self[self._number_of(name)]
+
+    def numbers(self, which: Any) -> Any:
+        """What is chosen by numbers, masks, slices or names (text, tuples), as one number or an array of them."""
         if isinstance(which, str | tuple):
-            try:
-                return self[self.keys.index(which)]
-            except ValueError:
-                raise KeyError(f"there is no dataset called {which!r}.") from None
+            return self._number_of(which)
+        if isinstance(which, slice):
+            return np.arange(len(self))[which]
         if isinstance(which, list) and which and all(isinstance(name, str | tuple) for name in which):
-            places = {key: number for number, key in enumerate(self.keys)}
-            if unknown := [name for name in which if name not in places]:
-                raise KeyError(f"there is no dataset called {unknown[0]!r}.")
-            which = [places[name] for name in which]
-        if not isinstance(which, slice):
-            which = np.asarray(which)
-            which = which.astype(int) if which.size == 0 else which
-        if isinstance(which, np.ndarray) and which.ndim == 0:
-            if which.dtype.kind not in "iu":
-                raise TypeError(f"a fit is chosen by its number or its dataset's name, got {which}.")
-            if not -len(self) <= which < len(self):
-                raise IndexError(f"there are {len(self)} fits, and none has the number {which}.")
-            part = self._taken(int(which))
-            return Fit(
-                model=part.model,
-                value=part.value,
-                result=part.result,
-                num_steps=part.num_steps,
-                gradient_norm=part.gradient_norm,
-                at_bound=part.at_bound,
-                jitter=part.jitter,
-                history=part.value[None][:0],
-                start_values=part.start_values,
-            )
-        numbers = np.arange(len(self))[which]
-        return dataclasses.replace(self._taken(numbers), keys=tuple(self.keys[i] for i in numbers))
+            return np.array([self._number_of(name) for name in which])
+        which = np.asarray(which)
+        if which.dtype.kind in "UO" and which.ndim == 1:
+            return np.array([self._number_of(name) for name in which.tolist()])
+        which = which.astype(int) if which.size == 0 else which
+        if which.ndim:
+            return np.arange(len(self))[which]
+        if which.dtype.kind not in "iu":
+            raise TypeError(f"a fit is chosen by its number or a name; for names that are no text, write fits.of({which}).")
+        if not -len(self) <= which < len(self):
+            raise IndexError(f"there are {len(self)} fits, and none has the number {which}.")
+        return int(which) % len(self)
+
+    def _number_of(self, name: Hashable) -> int:
+        try:
+            return self.keys.index(name)
+        except ValueError:
+            raise KeyError(f"there is no dataset called {name!r}.") from None
 
     def _taken(self, which: Any) -> "Fits":
         arrays, rest = eqx.partition(self, eqx.is_array)

@@ -18,7 +18,7 @@ from kernax.data._shapes import by_shape, plan_rows, work
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
 from kernax.fitting._fingerprints import described, fingerprint, name_of
-from kernax.fitting._fits import Fits
+from kernax.fitting._fits import Fits, Settings
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Objective, Rules, start
 from kernax.fitting._models import Models, check_names
@@ -135,6 +135,7 @@ def fit_many(
         )
 
     share, shares = jax.process_index(), jax.process_count()
+    settings = Settings(objective, solver, trainable, optimiser)
     batch: _Batch | None = None
     with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
         try:
@@ -146,7 +147,7 @@ def fit_many(
                     task = Task(starts.held, models.number is not None, starts.packing, objective, solver, rules)
                     identity = starts.identity() | _identity(rules, objective, optimiser, solver)
                     kept = None if checkpoint is None else Checkpoint(checkpoint, identity)
-                    collector = Collector(starts.models, restarts + 1, kept, show, share, shares)
+                    collector = Collector(starts.models, restarts + 1, kept, show, share, shares, settings)
                     batch = _Batch(starts, task, collector, devices, together, memory_budget)
                 check_names(model, window)
                 batch.fit(window)
@@ -210,10 +211,13 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
 
     They start from where they had got to, or from `model` (one for all, or one for each that is tried again); most useful
     with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are those of the first call, all of
-    them (the better is the lower value, which means nothing if the data has changed); `options` are those of `fit_many`.
+    them (the better is the lower value, which means nothing if the data has changed). `options` are those of `fit_many`;
+    objective, solver, optimiser and what is trainable are those of the first call unless given.
     """
-    wanted = fits.failed if where is None else np.asarray(where)
-    numbers = np.arange(len(fits))[wanted]
+    numbers = np.atleast_1d(fits.numbers(fits.failed if where is None else where))
+    options = fits.settings._asdict() | options
+    if options["objective"] is not fits.settings.objective:
+        raise ValueError("values of different objectives cannot be compared: refit with the same, or call kx.fit_many.")
     if not len(numbers):
         return fits
     chosen = set(numbers.tolist())

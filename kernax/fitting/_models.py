@@ -71,11 +71,11 @@ class Models(NamedTuple):
 
 def check_names(models: Any, datasets: list[HostData]) -> None:
     """Refuse datasets that go by other names than those which `Fits` were fitted to; numbers are no names."""
-    if not isinstance(models, Fits):
+    if not isinstance(models, Fits) or not models.is_named:
         return
     for data in datasets:
         known = models.keys[data.number] if data.number < len(models) else data.key
-        if isinstance(known, str | tuple) and isinstance(data.key, str | tuple) and known != data.key:
+        if data.is_named and known != data.key:
             raise ValueError(
                 f"the fit {data.number} is of {known!r}, but {data.name} was given: give the datasets that were fitted."
             )

@@ -512,3 +512,27 @@ def test_tables_of_nothing_and_of_names_in_several_parts(fits):
     text = kx.report(fits)
     assert f"{len(fits)} successful" in text
     assert "noise" in text
+
+
+def test_a_refit_repeats_what_was_asked_before():
+    held = kx.freeze(MODEL, where=lambda m: m.noise)
+    first = kx.fit_many(MODEL, SETS[:3], objective=kx.loo_mse, trainable=held, max_steps=2)
+    again = kx.refit_many(first, SETS[:3])
+    np.testing.assert_array_equal(again.model.noise, first.model.noise)
+    assert np.all(again.value <= first.value)
+    with pytest.raises(ValueError, match="different objectives cannot be compared"):
+        kx.refit_many(first, SETS[:3], objective=kx.gcv)
+
+
+def test_names_of_any_type_are_looked_up_and_compared():
+    numbered = {7: SETS[0], 3: SETS[1], 0: SETS[2]}
+    fits = kx.fit_many(MODEL, numbered)
+    assert fits.of(3).value == fits[1].value
+    assert fits[np.array([2, 0])].keys == (0, 7)
+    with pytest.raises(ValueError, match=r"the fit 0 is of 7, but dataset 0 \(0\)|the fit 0 is of 7, but dataset 0 was"):
+        kx.predict_many(fits, dict(sorted(numbered.items())), SETS[0][0])
+    with pytest.raises(KeyError, match="no dataset called 1"):
+        fits.of(1)
+    by_name = kx.predict_many(fits, numbered, {name: x[:2] for name, (x, _) in reversed(numbered.items())})
+    in_order = kx.predict_many(fits, numbered, [x[:2] for x, _ in numbered.values()])
+    chex.assert_trees_all_equal(by_name, in_order)
