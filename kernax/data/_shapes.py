@@ -73,6 +73,11 @@ def bucket_of(size: int, shapes: Sequence[int]) -> int:
     return shapes[at]
 
 
+LEAST_ROWS = 16
+"""Datasets are padded to no fewer: a spline's polynomials or ten folds cannot even be traced with less, and a dataset that
+is too short for them is to have a status of its own."""
+
+
 def by_shape(items: Sequence[T], sizes: Sequence[int], shapes: Sequence[int]) -> list[tuple[int, list[T]]]:
     """Items of these sizes under the smallest of the ascending `shapes` that holds them; one row at the least."""
     members: dict[int, list[T]] = {rows: [] for rows in shapes}

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PyTree
 from kernax._arrays import as_host_floats
 from kernax.data import Data
 from kernax.data._many import HostData, stacked, windows
-from kernax.data._shapes import by_shape, plan_rows
+from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._models import Models, check_names
 from kernax.fitting._programs import compiled
@@ -62,7 +62,7 @@ def condition_many(models: Any, datasets: Any, solver: AbstractSolver | None = N
     """
     own_models, every = _matched(models, datasets)
     batches = []
-    sizes = [data.n for data in every]
+    sizes = [max(data.n, LEAST_ROWS) for data in every]
     for rows, members in by_shape(every, sizes, plan_rows(sizes)):
         numbers = np.array([data.number for data in members])
         conditioned = _over_lanes(
@@ -84,7 +84,7 @@ def predict_many(
     own_models, every = _matched(models, datasets)
     points = _points(x, every)
     answers: dict[int, Prediction] = {}
-    sizes = [data.n for data in every]
+    sizes = [max(data.n, LEAST_ROWS) for data in every]
     for rows, members in by_shape(every, sizes, plan_rows(sizes)):
         new_sizes = [num_rows(points[data.number]) for data in members]
         for new_rows, some in by_shape(members, new_sizes, plan_rows(new_sizes)):
@@ -166,7 +166,7 @@ def _over_lanes(
 ) -> PyTree:
     """`function(model, *given, *settings)` of every dataset, as NumPy arrays with a leading dataset axis."""
     itemsize = models.model.noise.dtype.itemsize
-    layout = layout_for(jax.local_devices()[:1], None, _MATRICES_PER_LANE * itemsize * rows**2, _BUDGET)
+    layout = layout_for(jax.local_devices()[:1], None, _MATRICES_PER_LANE * itemsize * rows**2, _BUDGET, len(numbers))
     own, common = eqx.partition(models.model, lambda leaf: eqx.is_array(leaf) and models.number is not None)
     own = jax.tree.map(lambda leaf: leaf[numbers], own)
     lanes_each = layout.lanes

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -12,9 +12,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
-from kernax.data import Data
+from kernax.data import Data, Groups
 from kernax.data._many import HostData, stacked, windows
-from kernax.data._shapes import by_shape, plan_rows, work
+from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows, work
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
 from kernax.fitting._fingerprints import described, fingerprint, name_of
@@ -69,7 +69,8 @@ def fit_many(
     generator is read as memory allows. `model` is where every fit starts: one for all, a sequence of one for each dataset,
     or the `Fits` of an earlier call. `initialise=True` starts each from values that suit its data (`kx.initialise`);
     `restarts` adds random starts, for every dataset the same that `fit` would draw from `key`. The other options are
-    those of `fit`; the history of each fit is not kept.
+    those of `fit`; the history of each fit is not kept. An objective of one's own sees padded datasets: it is to count rows
+    by `c.data.mask` and `c.data.count`, not by shapes.
 
     Nothing raises for one dataset: without rows, with NaN, or not to be fitted, it has its own status in `Fits.result`, and
     the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.refit_many` tries them again.
@@ -111,9 +112,11 @@ def fit_many(
             keep_history=shared,
         )
 
-    devices = jax.local_devices() if devices is None else list(devices)
-    if not devices:
-        raise ValueError("devices is empty: give some of jax.local_devices(), or None for all.")
+    devices = jax.local_devices() if devices is None else list(np.atleast_1d(np.asarray(devices, object)))
+    if not devices or not all(isinstance(device, jax.Device) for device in devices):
+        raise ValueError(f"devices must be some of jax.local_devices(), or None for all, got {devices}.")
+    if not isinstance(memory_budget, int | float) or not memory_budget > 0:
+        raise ValueError(f"memory_budget must be a positive number of bytes, got {memory_budget!r}.")
     if shared:
         if models.number is not None or checkpoint is not None:
             raise ValueError("shared=True makes one fit of one model: give one kx.Model, and no checkpoint.")
@@ -154,7 +157,7 @@ def fit_many(
         except KeyboardInterrupt:
             if batch is None:
                 raise
-            batch.collector.interrupted(list(datasets) if isinstance(datasets, Mapping) else range(total or 0))
+            batch.collector.interrupted(_keys_of(datasets, total))
     if batch is None:
         raise ValueError("there is no dataset to fit.")
     return batch.collector.fits(gather=gather and shares > 1)
@@ -166,6 +169,15 @@ def _number_of(datasets: Any) -> int | None:
         return len(datasets)
     except TypeError:
         return None
+
+
+def _keys_of(datasets: Any, total: int | None) -> Sequence[Hashable]:
+    """The names, as far as they can be known without reading on."""
+    if isinstance(datasets, Mapping):
+        return list(datasets)
+    if isinstance(datasets, Groups) and total is not None:
+        return [group.key for group in datasets]
+    return range(total or 0)
 
 
 class _Batch:
@@ -189,14 +201,15 @@ class _Batch:
         mine = self.collector.enter(window)
         if not mine:
             return
-        sizes, itemsize = [data.n for data in mine], mine[0].y.dtype.itemsize
+        sizes, itemsize = [max(data.n, LEAST_ROWS) for data in mine], mine[0].y.dtype.itemsize
         # The workers share the work of the rows, but not that of tracing a shape.
-        workers = layout_for(self._devices, self._together, 1.0, self._budget).workers
+        workers = layout_for(self._devices, self._together, 1.0, self._budget, len(mine)).workers
         shapes = plan_rows(sizes, known=self._shapes, work=lambda rows: work(rows) / workers)
         self._shapes = tuple(sorted({*self._shapes, *shapes}))
         streams = []
         for rows, members in by_shape(mine, sizes, self._shapes):
-            layout = layout_for(self._devices, self._together, _MATRICES_PER_LANE * itemsize * rows**2, self._budget)
+            per_lane, num_lanes = _MATRICES_PER_LANE * itemsize * rows**2, len(members) * self._starts.number
+            layout = layout_for(self._devices, self._together, per_lane, self._budget, num_lanes)
             numbers, data = np.array([member.number for member in members]), stacked(members, rows)
             begin = self._starts.of(data, numbers, layout)
             streams.append(Stream(data, numbers, self._starts.number, layout, begin))
@@ -209,10 +222,11 @@ class _Batch:
 def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:
     """The same fits with those `where` tried again (by default all that `failed`), the better of both being kept.
 
-    They start from where they had got to, or from `model` (one for all, or one for each that is tried again); most useful
-    with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are those of the first call, all of
-    them (the better is the lower value, which means nothing if the data has changed). `options` are those of `fit_many`;
-    objective, solver, optimiser and what is trainable are those of the first call unless given.
+    `where` is a mask, numbers or names. They start from where they had got to, or from `model` (one for all, or one for each
+    that is tried again); most useful with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are
+    those of the first call, all of them (the better is the lower value, which means nothing if the data has changed).
+    `options` are those of `fit_many`; objective, solver, optimiser and what is trainable are those of the first call unless
+    given.
     """
     numbers = np.atleast_1d(fits.numbers(fits.failed if where is None else where))
     options = fits.settings._asdict() | options
@@ -220,11 +234,19 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
         raise ValueError("values of different objectives cannot be compared: refit with the same, or call kx.fit_many.")
     if not len(numbers):
         return fits
-    chosen = set(numbers.tolist())
-    some = [data for window in windows(datasets) for data in window if data.number in chosen]
-    check_names(fits, some)
-    if len(some) != len(numbers):
-        raise ValueError(f"there are {len(fits)} fits, but the datasets to try again are not all there: give the same ones.")
+    # By name, or by the number in the first call, which is the name of what has none: the fits may be a selection.
+    wanted = {fits.keys[number]: number for number in numbers}
+    found: dict[int, HostData] = {}
+    for window in windows(datasets):
+        for data in window:
+            number = data.number if fits.is_named and not data.is_named else wanted.get(data.key, -1)
+            if number in wanted.values():
+                found[number] = data
+    if len(found) != len(numbers):
+        raise ValueError(
+            "not all datasets to try again are there: give the same ones (a generator gives its own only once)."
+        )
+    some = [found[number] for number in numbers]
     before = fits[numbers]
     after = fit_many(before if model is None else model, some, **options)
     was, now = np.asarray(before.value), np.asarray(after.value)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernax import parameters
 from kernax.data._many import HostData
-from kernax.fitting._fits import Fits
+from kernax.fitting._fits import Fit, Fits
 from kernax.model import Model
 
 
@@ -24,16 +24,20 @@ class Models(NamedTuple):
         """What the user gave, or a word on what is wanted."""
         if isinstance(given, Fits):
             return cls(jax.tree.map(_on_host, given.model), len(given))
+        if isinstance(given, Fit):
+            return cls.of(given.model)
         if isinstance(given, Model):
             if given.noise.ndim:
                 raise ValueError(
-                    "Model.noise is given per row, but datasets have rows of their own: give one number, or fit them singly."
+                    "Model.noise has an axis. If it is given per row: datasets have rows of their own, so give one number, "
+                    "or fit them singly. If the model is that of kx.Fits: give these themselves."
                 )
             return cls(jax.tree.map(_on_host, given), None)
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
             raise TypeError(
                 f"model must be a kx.Model, a sequence with one for each dataset, or kx.Fits, got {type(given).__name__}."
             )
+        given = [one.model if isinstance(one, Fit) else one for one in given]
         for number, model in enumerate(given):
             if not isinstance(model, Model):
                 raise TypeError(f"model {number} is no kx.Model, but {type(model).__name__}.")
@@ -42,7 +46,7 @@ class Models(NamedTuple):
             if _form(model) != _form(given[0]):
                 raise ValueError(
                     f"model {number} is built otherwise than model 0: all must have the same kernels and shapes of "
-                    "parameters, only their values may differ."
+                    "parameters, only their values may differ (functions must be the same objects)."
                 )
         return cls(jax.tree.map(_stacked, *given), len(given))
 

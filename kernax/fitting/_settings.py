@@ -43,8 +43,9 @@ def checked_rules(
     if patience is None:
         # Optimisers with momentum swing up and down for dozens of steps before they get on.
         patience = 20 if optimiser is None else 100
-    if restarts < 0 or max_steps < 1 or patience < 1:
-        raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1; got {restarts}, {max_steps}, {patience}.")
+    counts = (restarts, max_steps, patience)
+    if not all(isinstance(count, int | np.integer) for count in counts) or restarts < 0 or max_steps < 1 or patience < 1:
+        raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1, all whole; got {', '.join(map(str, counts))}.")
     _check_free(model, trainable)
     single = jnp.finfo(dtype).eps > 1e-10
     return Rules(

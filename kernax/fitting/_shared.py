@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
-from kernax.data._shapes import by_shape, plan_rows
+from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._fit import best_of, prepared, with_own_history
 from kernax.fitting._fits import Fit
 from kernax.fitting._lanes import run_lanes
@@ -82,7 +82,7 @@ def shared_batches(datasets: list[HostData]) -> tuple[Data, ...]:
     filled = [data for data in datasets if data.mask.any()]
     if not filled:
         raise ValueError("there is no dataset with rows to fit.")
-    sizes = [data.n for data in filled]
+    sizes = [max(data.n, LEAST_ROWS) for data in filled]
     shapes = by_shape(filled, sizes, plan_rows(sizes))
     return tuple(jax.tree.map(jnp.asarray, stacked(members, rows)) for rows, members in shapes)
 

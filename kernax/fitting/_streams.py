@@ -6,6 +6,7 @@ a slow lane holds up nobody. On CPU the lanes in places run one after another, a
 BLAS held to one thread; on accelerators they run together under `vmap`. Several devices share a worker's places.
 """
 
+import math
 import os
 import threading
 import time
@@ -49,12 +50,16 @@ class Layout(NamedTuple):
         return self.lanes * len(self.devices)
 
 
-def layout_for(devices: Sequence[Any], together: bool | None, bytes_per_lane: float, budget: float) -> Layout:
+def layout_for(
+    devices: Sequence[Any], together: bool | None, bytes_per_lane: float, budget: float, num_lanes: int
+) -> Layout:
     """The layout that suits these devices; `budget` bounds the bytes of matrices in the making on each device."""
     together = devices[0].platform != "cpu" if together is None else together
     affordable = max(1, int(budget / bytes_per_lane))
     if together:
-        return Layout(True, tuple(devices), 1, min(affordable, 1024))
+        # Vacant places cost as much as others there: no more than there are lanes, in powers of two, to compile for few.
+        needed = 2 ** math.ceil(math.log2(max(1, -(-num_lanes // len(devices)))))
+        return Layout(True, tuple(devices), 1, min(affordable, 1024, needed))
     # Several devices on one host's CPU share its cores by themselves; a second worker keeps them fed meanwhile.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = cores if len(devices) == 1 else 2

@@ -524,6 +524,19 @@ def test_a_refit_repeats_what_was_asked_before():
         kx.refit_many(first, SETS[:3], objective=kx.gcv)
 
 
+def test_a_refit_of_a_selection_finds_its_datasets():
+    whole = kx.fit_many(MODEL, SETS[:6], max_steps=2)
+    some = kx.refit_many(whole[[4, 1]], SETS[:6])
+    chex.assert_trees_all_close(some.value, kx.fit_many(MODEL, SETS[:6]).value[jnp.array([4, 1])], rtol=1e-8)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_datasets_too_short_for_a_spline_have_a_status(together):
+    spline = kx.Model(kx.CubicSpline(), noise=1.0)
+    short = [(np.zeros((0, 1)), np.zeros(0)), (np.ones((1, 1)), np.ones(1)), SETS[0]]
+    assert kx.fit_many(spline, short, together=together).result_names.tolist() == ["empty", "rank_deficient", "successful"]
+
+
 def test_names_of_any_type_are_looked_up_and_compared():
     numbered = {7: SETS[0], 3: SETS[1], 0: SETS[2]}
     fits = kx.fit_many(MODEL, numbered)
