@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import kernax as kx
-from kernax.fitting import _many
 
 
 def made(n, seed):
@@ -25,7 +24,7 @@ def made(n, seed):
 
 
 def sets():
-    """All are padded to 12 rows."""
+    """All are padded to 16 rows."""
     return [made(8 + i % 5, i) for i in range(40)]
 
 
@@ -86,19 +85,6 @@ def alone():
     return told(fits)
 
 
-@pytest.fixture
-def datasets_run(monkeypatch):
-    """A list that grows by the numbers of the datasets that this process fits."""
-    numbers, run = [], _many.run
-
-    def recorded(streams, *rest):
-        numbers.extend(int(number) for stream in streams for number in stream.datasets)
-        return run(streams, *rest)
-
-    monkeypatch.setattr(_many, "run", recorded)
-    return numbers
-
-
 def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone):
     code = """
         from kernax.fitting import _many, _streams
@@ -124,7 +110,7 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
 
         print(json.dumps([
             answers(),
-            answers(together=True, memory_budget=8 * 10 * 8 * 12**2),
+            answers(together=True, memory_budget=4 * 10 * 8 * 16**2),
             answers(devices=jax.devices()[2:3]),
         ]))
     """
@@ -147,46 +133,61 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_processes_share_the_datasets_and_all_have_all_answers(tmp_path, alone, datasets_run):
-    code = """
+def test_processes_share_the_datasets_and_what_they_keep_outlives_them(tmp_path, alone):
+    """Two that work together and one that is killed after its first file; a later one needs fit only what is missing."""
+    shared, left = tmp_path / "shared", tmp_path / "left"
+    together = """
         port, process, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
         jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=process)
         gathered = told(kx.fit_many(model(), sets(), checkpoint=folder))
         own = told(kx.fit_many(model(), sets(), gather=False))
         print(json.dumps({"gathered": gathered, "own": own}))
     """
-    port = free_port()
-    with started(code, port, 0, tmp_path) as first, started(code, port, 1, tmp_path) as second:
-        answers = [answer(process) for process in (first, second)]
-    for number, given in enumerate(answers):
-        assert_same(given["gathered"], alone, rtol=1e-12)
-        assert_same(given["own"], {name: column[number::2] for name, column in alone.items()}, rtol=1e-12)
-    # What two processes have kept, one finds.
-    assert_same(told(kx.fit_many(model(), sets(), checkpoint=tmp_path)), alone, rtol=1e-12)
-    assert datasets_run == []
-
-
-def test_a_killed_run_goes_on_where_it_was(tmp_path, alone, datasets_run):
-    code = """
+    killed = """
         from kernax.fitting import _collect
 
         _collect._WRITE_EVERY, write = 0.0, _collect.Checkpoint.write
 
         def last_words(self, part):
             write(self, part)
-            print("last words", file=sys.stderr, flush=True)
             os.kill(os.getpid(), 9)
 
         _collect.Checkpoint.write = last_words
         kx.fit_many(model(), sets(), checkpoint=sys.argv[1])
     """
-    with started(code, tmp_path) as process:
+    later = """
+        from kernax.fitting import _many
+
+        numbers, run = [], _many.run
+
+        def recorded(streams, *rest):
+            numbers.extend(int(number) for stream in streams for number in stream.datasets)
+            return run(streams, *rest)
+
+        _many.run = recorded
+        answers = []
+        for folder in sys.argv[1:]:
+            numbers.clear()
+            answers.append(told(kx.fit_many(model(), sets(), checkpoint=folder)) | {"fitted": len(numbers)})
+        print(json.dumps(answers))
+    """
+    port = free_port()
+    with started(together, port, 0, shared) as first, started(together, port, 1, shared) as second:
+        answers = [answer(process) for process in (first, second)]
+    for number, given in enumerate(answers):
+        assert_same(given["gathered"], alone, rtol=1e-12)
+        assert_same(given["own"], {name: column[number::2] for name, column in alone.items()}, rtol=1e-12)
+
+    with started(killed, left) as process:
         _, err = process.communicate()
-    assert "last words" in err
-    assert process.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.glob("part-*.npz"))) == 1
-    assert_same(told(kx.fit_many(model(), sets(), checkpoint=tmp_path)), alone, rtol=1e-12)
-    assert 0 < len(datasets_run) < 40
+        assert process.returncode == -signal.SIGKILL, err
+    assert len(list(left.glob("part-*.npz"))) == 1
+    with started(later, shared, left) as process:
+        of_both, of_the_killed = answer(process)
+    assert_same(of_both, alone, rtol=1e-12)
+    assert of_both["fitted"] == 0
+    assert_same(of_the_killed, alone, rtol=1e-12)
+    assert 0 < of_the_killed["fitted"] < 40
 
 
 def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_heard(alone):
@@ -197,7 +198,7 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
 
         # A process started in the background may have been told to ignore it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        done = told(kx.fit_many(model(), sets(), together=True, memory_budget=16 * 10 * 8 * 12**2))
+        done = told(kx.fit_many(model(), sets(), together=True, memory_budget=16 * 10 * 8 * 16**2))
         advance, rounds = _streams._advance_lanes, []
 
         def counted(*args):

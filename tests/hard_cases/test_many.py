@@ -35,7 +35,7 @@ def made(n, seed):
     return x, np.sin(2.0 * x[:, 0]) + 0.5 * rng.normal(size=n)
 
 
-# All are padded to 12 rows: one shape, and so one compiled program for each setting.
+# All are padded to 16 rows: one shape, and so one compiled program for each setting.
 SETS = [made(n, seed=i) for i, n in enumerate([12, 9, 10] * 4)]
 MODEL = kx.Model(1.0 * Turning(lengthscale=1.0), noise=0.5)
 SICK = {
@@ -49,7 +49,7 @@ STATUS = ["nonfinite", "nonfinite", "not_positive_definite", "empty", "empty"]
 LAYOUTS = {
     "one after another": {"together": False},
     # The budget is that of 16 lanes.
-    "together": {"together": True, "memory_budget": 16 * 10 * 8 * 12**2},
+    "together": {"together": True, "memory_budget": 16 * 10 * 8 * 16**2},
 }
 WINDOWS_OF_THREE = 4 * 3 * 12 * (8 + 8 + 1)
 """The memory_budget whose quarter holds three datasets of 12 rows: x, y and mask."""
@@ -442,7 +442,7 @@ WIDE = (np.zeros((4, 2)), np.zeros(4))
         (lambda: kx.fit_many([MODEL, kx.RBF()], SETS[:2]), TypeError, "model 1 is no kx.Model, but RBF"),
         (lambda: kx.fit_many([], SETS), TypeError, "model must be a kx.Model, a sequence"),
         (lambda: kx.fit_many(kx.RBF(), SETS), TypeError, "model must be a kx.Model, .* got RBF"),
-        (lambda: kx.fit_many(NOISY_ROWS, SETS), ValueError, "noise is given per row"),
+        (lambda: kx.fit_many(NOISY_ROWS, SETS), ValueError, "given per row"),
         (lambda: kx.fit_many([NOISY_ROWS] * 12, SETS), ValueError, "model 0 has its noise given per row"),
         (
             lambda: kx.fit_many(MODEL, SETS, trainable=kx.freeze(MODEL, where=lambda m: (m.kernel, m.noise))),
