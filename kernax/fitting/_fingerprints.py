@@ -17,7 +17,7 @@ def fingerprint(thing: Any) -> str:
     """A digest, the same in every process, of a tree's structure and numbers, or of a function.
 
     Functions count by their code, their constants, what they close over, and the numbers and functions of their own module
-    that they name: `optax.adam(1e-2)` is not `optax.adam(1e-3)`.
+    that they name: `optax.adam(1e-2)` is not `optax.adam(1e-3)`. Those of kernax count by their names.
     """
     hasher = hashlib.blake2b(digest_size=16)
     _add(hasher, thing, frozenset())
@@ -83,6 +83,8 @@ def _parts(thing: Any) -> list[Any]:
 
 
 def _parts_of_function(function: types.FunctionType) -> list[Any]:
+    if (function.__module__ or "").split(".")[0] == "kernax":
+        return [name_of(function)]
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:  # a decorator's own affairs (caches, counters) are not the function's
         return [name_of(function), function.__code__, wrapped]
