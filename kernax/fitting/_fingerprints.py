@@ -83,8 +83,9 @@ def _parts(thing: Any) -> list[Any]:
 
 
 def _parts_of_function(function: types.FunctionType) -> list[Any]:
+    cells = [_contents(cell) for cell in function.__closure__ or ()]
     if (function.__module__ or "").split(".")[0] == "kernax":
-        return [name_of(function)]
+        return [name_of(function), cells if "<locals>" in function.__qualname__ else []]
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:  # a decorator's own affairs (caches, counters) are not the function's
         return [name_of(function), function.__code__, wrapped]
@@ -95,7 +96,6 @@ def _parts_of_function(function: types.FunctionType) -> list[Any]:
         if isinstance(value, int | float | complex | str | tuple | np.ndarray | jax.Array)
         or (isinstance(value, types.FunctionType) and value.__module__ == function.__module__)
     ]
-    cells = [_contents(cell) for cell in function.__closure__ or ()]
     return [name_of(function), function.__code__, cells, own, function.__defaults__, function.__kwdefaults__]
 
 
