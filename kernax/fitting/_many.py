@@ -267,7 +267,7 @@ def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolv
         "objective": name_of(objective),
         "objective fingerprint": fingerprint(objective),
         "optimiser": "lbfgs" if optimiser is None else name_of(optimiser.update),
-        "optimiser fingerprint": None if optimiser is None else fingerprint(optimiser.update),
+        "optimiser fingerprint": None if optimiser is None else fingerprint(optimiser),
         "solver": described(solver),
         "max_steps": rules.max_steps,
         "gradient_tolerance": rules.gradient_tolerance,
