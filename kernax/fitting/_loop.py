@@ -1,6 +1,7 @@
 """The one loop of fitting: evaluate, remember the best, ask the optimiser for the next point, stop when it is time."""
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -117,16 +118,23 @@ def start(free: Model, dtype: Any, rules: Rules) -> LoopState:
 
 def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
     """Go on until the loop stops by itself or `until` steps have been made in all."""
-    packing = Packing.of(state)
+    # The history stays apart: a long one would be copied with every turn.
+    packing = Packing.of(dataclasses.replace(state, history=state.history[:0]))
 
-    def goes_on(packed: Vectors) -> Bool[Array, ""]:
-        state = packing.unpack(packed)
+    def apart(state: LoopState) -> tuple[Vectors, Array]:
+        return packing.pack(dataclasses.replace(state, history=state.history[:0])), state.history
+
+    def joined(carry: tuple[Vectors, Array]) -> LoopState:
+        return dataclasses.replace(packing.unpack(carry[0]), history=carry[1])
+
+    def goes_on(carry: tuple[Vectors, Array]) -> Bool[Array, ""]:
+        state = packing.unpack(carry[0])
         return state.running & (state.step < until)
 
-    def turn(packed: Vectors) -> Vectors:
-        return packing.pack(_turn(packing.unpack(packed), problem, rules))
+    def turn(carry: tuple[Vectors, Array]) -> tuple[Vectors, Array]:
+        return apart(_turn(joined(carry), problem, rules))
 
-    return packing.unpack(jax.lax.while_loop(goes_on, turn, packing.pack(state)))
+    return joined(jax.lax.while_loop(goes_on, turn, apart(state)))
 
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules) -> LoopState:
