@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -185,7 +186,7 @@ def _over_lanes(
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(numbers)], *answers)
 
 
-@compiled
+@partial(compiled, for_lanes=True)
 def _map_lanes(
     function: Any, own: Model | None, given: tuple[PyTree, ...], common: Model, settings: tuple[Any, ...], together: bool
 ) -> PyTree:

@@ -11,13 +11,17 @@ import numpy as np
 from jaxtyping import PyTree
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`eqx.filter_jit` for programs of fits, which are called eagerly only."""
+def compiled(function: Callable[..., Any], *, for_lanes: bool = False) -> Callable[..., Any]:
+    """`eqx.filter_jit` for programs of fits, which are called eagerly only.
+
+    `for_lanes` is for those that run in a thread for each core: their matrix products are to have one thread each, as BLAS
+    does (handing small products to a pool costs more than they do: with 8 columns a third of the time).
+    """
 
     @functools.cache
     def program() -> Callable[..., Any]:
         # Not at import, which must start no device.
-        settings: dict[str, Any] = {"compiler_options": _compiler_options()}
+        settings: dict[str, Any] = {"compiler_options": _compiler_options(for_lanes)}
         return eqx.filter_jit(function, **settings)
 
     @functools.wraps(function)
@@ -28,7 +32,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def _compiler_options() -> dict[str, Any] | None:
+def _compiler_options(for_lanes: bool) -> dict[str, Any] | None:
     """On CPU, options that make XLA compile a fit's loop 2.5 times as fast (0.95 s for 2.4 s), to code that runs as fast.
 
     The loop is a hundred small programs, each of which XLA's newer emitter and the higher levels of LLVM take 15 ms to
@@ -36,7 +40,9 @@ def _compiler_options() -> dict[str, Any] | None:
     """
     if jax.default_backend() != "cpu":
         return None
-    options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+    options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+    if for_lanes:
+        options["xla_cpu_multi_thread_eigen"] = False
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except (RuntimeError, ValueError):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -289,7 +290,7 @@ class _Places:
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec("lanes")))
 
 
-@compiled
+@partial(compiled, for_lanes=True)
 def _advance_lanes(
     rows: Vectors,
     data: Data,
