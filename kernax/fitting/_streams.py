@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -182,6 +182,9 @@ def run(
         pool.submit(_compile_summaries, task, {stream.layout.places for stream in streams})
         futures = [pool.submit(work) for _ in range(workers)]
         try:
+            # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
+            while wait(futures, timeout=0.2).not_done:
+                pass
             for future in futures:
                 future.result()
         except KeyboardInterrupt:
