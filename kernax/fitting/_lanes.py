@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
@@ -76,6 +76,9 @@ def run_lanes(
         with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
             futures = [pool.submit(lane, free) for free in frees]
             try:
+                # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
+                while wait(futures, timeout=0.2).not_done:
+                    pass
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
                 stop.set()
