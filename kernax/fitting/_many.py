@@ -73,8 +73,8 @@ def fit_many(
 
     Lanes run one after another in a thread per core on CPU, and together under `vmap` on accelerators (`together` says
     otherwise), on all local devices. `memory_budget` bounds, in bytes, the matrices that are in the making on a device, and
-    a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes every so
-    manieth dataset of the same `datasets`, and all return all results, or each its own with `gather=False`.
+    a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes its
+    share of the same `datasets`, and all return all results, or each its own with `gather=False`.
 
     `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed. The
     mean is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Datasets without
