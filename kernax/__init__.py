@@ -49,7 +49,7 @@ from kernax.kernels import (
     ThinPlate,
     Warp,
 )
-from kernax.model import Conditioned, Model, condition, with_noise
+from kernax.model import AbstractModel, Conditioned, Model, condition, with_noise
 from kernax.parameters import (
     AbstractBijector,
     Gamma,
@@ -127,6 +127,7 @@ __all__ = [
     "AbstractActivation",
     "AbstractBijector",
     "AbstractKernel",
+    "AbstractModel",
     "AbstractNetwork",
     "AbstractSolver",
     "AbstractStationary",

@@ -1,6 +1,7 @@
 """The hub: a kernel and a noise make a `Model`; conditioned on `Data` it answers everything else."""
 
-from typing import Any
+import abc
+from typing import Any, Protocol, overload, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from kernax._arrays import is_concrete, matmul
 from kernax.data import Data
 from kernax.kernels import AbstractKernel
-from kernax.means import Zero, as_mean, mean_values
+from kernax.means import Constant, Zero, as_mean, mean_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
 from kernax.solvers import (
     AbstractFactor,
@@ -23,7 +24,50 @@ from kernax.solvers import (
 )
 
 
-class Model(Parametrised):
+class AbstractModel(Parametrised):
+    """What `condition` takes and `fit` fits: a kernel, and how an answer is made of it and of data.
+
+    `Model` is kernel ridge regression and the Gaussian process; `kernax.learners` has machines for other losses.
+    """
+
+    kernel: eqx.AbstractVar[AbstractKernel]
+
+    @property
+    @abc.abstractmethod
+    def is_per_row(self) -> bool:
+        """Whether a parameter is given for each row, and so belongs to one dataset."""
+
+    @abc.abstractmethod
+    def check(self, data: Data, caller: str) -> None:
+        """Refuse data that this model cannot be conditioned on, as far as may be looked at."""
+
+    @abc.abstractmethod
+    def conditioned(self, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> "AnyConditioned":
+        """The model that has seen data: `condition` less its checks. Where not `finite`, zeros stand for the data."""
+
+    @abc.abstractmethod
+    def initialised(self, data: Data) -> "AbstractModel":
+        """This model with starting values that suit the data: `initialise` less the parameters' bounds."""
+
+
+@runtime_checkable
+class AnyConditioned(Protocol):
+    """A model that has seen data, and how that ended; a field or a property each."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def data(self) -> Data: ...
+
+    @property
+    def result(self) -> Any: ...
+
+    @property
+    def jitter(self) -> Any: ...
+
+
+class Model(AbstractModel):
     """What is believed before seeing data: `y = f(x) + ε`, f with this kernel and mean, ε with variance `noise`.
 
     `noise` is at once the noise variance of the Gaussian process and the ridge λ of kernel ridge regression,
@@ -35,9 +79,48 @@ class Model(Parametrised):
     mean: Any = eqx.field(converter=as_mean, default_factory=Zero)
 
     def __check_init__(self):
-        if not isinstance(self.kernel, AbstractKernel):
-            hint = " (write it with parentheses: an instance, not the class)" if isinstance(self.kernel, type) else ""
-            raise TypeError(f"Model.kernel must be a kernax kernel, got {self.kernel!r}{hint}.")
+        check_kernel(self)
+
+    @property
+    def is_per_row(self):
+        return self.noise.ndim > 0
+
+    def check(self, data, caller):
+        shape = self.noise.shape
+        if shape not in ((), (data.n,)):
+            raise ValueError(
+                f"Model.noise has shape {shape}, but the data has {data.n} rows: give one number or one per row."
+            )
+
+    def conditioned(self, data, finite, solver):
+        # A noise of NaN makes the factor say `nonfinite`.
+        noise = jnp.where(finite, self.noise, jnp.nan)
+        factor = solver.factorise(self.kernel, data.x, noise, data.mask)
+        return _conditioned(self, data, factor, solver, finite)
+
+    def initialised(self, data):
+        counts = data.mask if data.y.ndim == 1 else data.mask[:, None]
+        level = _finite_or(jnp.mean(data.y, axis=0, where=counts), 0.0)
+        spread = jnp.mean(jnp.var(data.y, axis=0, where=counts))
+        spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
+        start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(data.x, data.mask, spread))
+        if self.noise.ndim == 0:
+            start = eqx.tree_at(lambda m: m.noise, start, jnp.where(self.noise > 0, 0.1 * spread, 0.0))
+        if isinstance(self.mean, Constant):
+            value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)
+            start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, self.mean.value.shape))
+        return start
+
+
+def check_kernel(model: AbstractModel) -> None:
+    """Refuse a model whose kernel is none."""
+    if not isinstance(model.kernel, AbstractKernel):
+        hint = " (write it with parentheses: an instance, not the class)" if isinstance(model.kernel, type) else ""
+        raise TypeError(f"{type(model).__name__}.kernel must be a kernax kernel, got {model.kernel!r}{hint}.")
+
+
+def _finite_or(value: Array, otherwise: float) -> Array:
+    return jnp.where(jnp.isfinite(value), value, otherwise)
 
 
 class FreePart(eqx.Module):
@@ -97,7 +180,15 @@ class Conditioned(eqx.Module):
         return f"Conditioned({self.model!r}, {self.data!r}, {self.solver!r}, {status})"
 
 
-def condition(model: Model, data: Data, solver: Any = None, *, throw: bool = True) -> Conditioned:
+@overload
+def condition(model: Model, data: Data, solver: Any = None, *, throw: bool = True) -> Conditioned: ...
+
+
+@overload
+def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bool = True) -> Any: ...
+
+
+def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bool = True) -> Any:
     """Condition a model on data. O(n³), once; what is asked afterwards is cheap.
 
     Called eagerly on one dataset it raises `FailedError` if the matrix cannot be factorised; `throw=False` returns the
@@ -113,8 +204,8 @@ def condition(model: Model, data: Data, solver: Any = None, *, throw: bool = Tru
 
 
 def check_model_and_data(model: Any, data: Any, caller: str) -> None:
-    """Refuse what is no model, no data, or a noise vector that does not belong to these rows."""
-    if not isinstance(model, Model):
+    """Refuse what is no model, no data, or data that do not belong to this model."""
+    if not isinstance(model, AbstractModel):
         raise TypeError(f"{caller} wants a kx.Model first, got {type(model).__name__}: write kx.Model(kernel, noise=…).")
     if not isinstance(data, Data):
         raise TypeError(f"{caller} wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
@@ -122,9 +213,7 @@ def check_model_and_data(model: Any, data: Any, caller: str) -> None:
         raise ValueError(
             f"{caller} wants one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
         )
-    shape = model.noise.shape
-    if shape not in ((), (data.n,)):
-        raise ValueError(f"Model.noise has shape {shape}, but the data has {data.n} rows: give one number or one per row.")
+    model.check(data, caller)
 
 
 def check_conditioned(c: Any) -> None:
@@ -136,14 +225,10 @@ def check_conditioned(c: Any) -> None:
 
 
 @eqx.filter_jit
-def _condition(model: Model, data: Data, solver: AbstractSolver) -> Conditioned:
-    model = as_dtype(model, data.dtype)
-    # Traced data cannot be refused. Data with NaN is taken out, so that no gradient behind a `where` meets it, and
-    # a noise of NaN in its place makes the factor say `nonfinite`.
+def _condition(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyConditioned:
+    # Traced data cannot be refused. Data with NaN is taken out, so that no gradient behind a `where` meets it.
     data, finite = data.finite_or_zero()
-    noise = jnp.where(finite, model.noise, jnp.nan)
-    factor = solver.factorise(model.kernel, data.x, noise, data.mask)
-    return _conditioned(model, data, factor, solver, finite)
+    return as_dtype(model, data.dtype).conditioned(data, finite, solver)
 
 
 def _conditioned(

@@ -7,7 +7,7 @@ import numpy as np
 
 from kernax._arrays import is_concrete
 from kernax.fitting import Fit, Fits
-from kernax.model import Conditioned, Model
+from kernax.model import AbstractModel, Conditioned
 from kernax.parameters import parameter_name, parameters
 from kernax.selection import log_marginal_likelihood, loo_mse
 from kernax.solvers import Result
@@ -90,7 +90,7 @@ def _quartiles(values: np.ndarray) -> str:
     return ", ".join(f"{value:.4g}" for value in np.quantile(values, [0.25, 0.5, 0.75]))
 
 
-def _table(title: str, lines: list[tuple[str, str]], model: Model, at_bound: Any = None) -> str:
+def _table(title: str, lines: list[tuple[str, str]], model: AbstractModel, at_bound: Any = None) -> str:
     bounds = {} if at_bound is None else dict(jax.tree_util.tree_flatten_with_path(at_bound)[0])
     for path, value in parameters(model):
         flagged = path in bounds and np.any(np.asarray(bounds[path]))

@@ -19,7 +19,7 @@ from kernax.fitting._models import Models, check_names
 from kernax.fitting._programs import compiled
 from kernax.fitting._streams import layout_for
 from kernax.kernels import Rows, check_same_columns, num_rows
-from kernax.model import Conditioned, Model, condition
+from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.solvers import AbstractSolver, Cholesky
 
@@ -34,14 +34,14 @@ class ConditionedMany:
     numbers, and a `Conditioned` with a leading axis for `jax.vmap`.
     """
 
-    def __init__(self, batches: list[tuple[np.ndarray, Conditioned]]):
+    def __init__(self, batches: list[tuple[np.ndarray, Any]]):
         self.batches = batches
         self._places = {int(n): (batch, i) for batch, (numbers, _) in enumerate(batches) for i, n in enumerate(numbers)}
 
     def __len__(self):
         return len(self._places)
 
-    def __getitem__(self, which: int) -> Conditioned:
+    def __getitem__(self, which: int) -> Any:
         number = int(which) + (len(self) if which < 0 else 0)
         if number not in self._places:
             raise IndexError(f"there are {len(self)} datasets, and none has the number {which}.")
@@ -49,7 +49,7 @@ class ConditionedMany:
         arrays, rest = eqx.partition(self.batches[batch][1], eqx.is_array)
         return eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[place], arrays)), rest)
 
-    def __iter__(self) -> Iterator[Conditioned]:
+    def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self):
@@ -99,12 +99,12 @@ def predict_many(
     return [answers[data.number] for data in every]
 
 
-def _condition_lane(model: Model, data: Data, solver: AbstractSolver) -> Conditioned:
+def _condition_lane(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyConditioned:
     return condition(model, data, solver, throw=False)
 
 
 def _predict_lane(
-    model: Model, data: Data, x: Rows, padding: Int[Array, ""], solver: AbstractSolver, noisy: bool
+    model: AbstractModel, data: Data, x: Rows, padding: Int[Array, ""], solver: AbstractSolver, noisy: bool
 ) -> Prediction:
     c = condition(model, data, solver, throw=False)
     answer = predict(c, x, noisy=noisy)
@@ -166,8 +166,8 @@ def _over_lanes(
     function: Any, models: Models, numbers: np.ndarray, given: tuple[PyTree, ...], settings: tuple[Any, ...], rows: int
 ) -> PyTree:
     """`function(model, *given, *settings)` of every dataset, as NumPy arrays with a leading dataset axis."""
-    itemsize = models.model.noise.dtype.itemsize
-    layout = layout_for(jax.local_devices()[:1], None, _MATRICES_PER_LANE * itemsize * rows**2, _BUDGET, len(numbers))
+    bytes_per_lane = _MATRICES_PER_LANE * models.dtype.itemsize * rows**2
+    layout = layout_for(jax.local_devices()[:1], None, bytes_per_lane, _BUDGET, len(numbers))
     own, common = eqx.partition(models.model, lambda leaf: eqx.is_array(leaf) and models.number is not None)
     own = jax.tree.map(lambda leaf: leaf[numbers], own)
     lanes_each = layout.lanes
@@ -188,9 +188,14 @@ def _over_lanes(
 
 @partial(compiled, for_lanes=True)
 def _map_lanes(
-    function: Any, own: Model | None, given: tuple[PyTree, ...], common: Model, settings: tuple[Any, ...], together: bool
+    function: Any,
+    own: AbstractModel | None,
+    given: tuple[PyTree, ...],
+    common: AbstractModel,
+    settings: tuple[Any, ...],
+    together: bool,
 ) -> PyTree:
-    def lane(lane: tuple[Model | None, tuple[PyTree, ...]]) -> PyTree:
+    def lane(lane: tuple[AbstractModel | None, tuple[PyTree, ...]]) -> PyTree:
         own, given = lane
         return function(eqx.combine(own, common), *given, *settings)
 

@@ -161,7 +161,7 @@ class Collector:
     def _part(self, numbers: np.ndarray) -> Part:
         """What stands for fits that were not begun."""
         model = eqx.filter(self._models.taken(numbers), eqx.is_array)
-        shape, dtype = numbers.shape, self._models.model.noise.dtype
+        shape, dtype = numbers.shape, self._models.dtype
         how = Ended(
             model=model,
             at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),

@@ -17,14 +17,14 @@ from kernax.fitting._lanes import run_lanes, run_traced, stacked
 from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
-from kernax.model import Model, check_model_and_data
+from kernax.model import AbstractModel, check_model_and_data
 from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, throw_unless
 
 
 def fit(
-    model: Model,
+    model: AbstractModel,
     data: Data,
     *,
     objective: Objective = negative_log_marginal_likelihood,
@@ -34,7 +34,7 @@ def fit(
     gradient_tolerance: float | None = None,
     value_tolerance: float | None = None,
     patience: int | None = None,
-    trainable: Model | None = None,
+    trainable: AbstractModel | None = None,
     restarts: int = 0,
     key: Key[Array, ""] | None = None,
     progress: bool = False,
@@ -114,8 +114,8 @@ def _without_derivative(tree: Any) -> Any:
 
 @eqx.filter_jit
 def prepared(
-    model: Model, trainable: Model | None, dtype: Any, restarts: int, key: Key[Array, ""] | None
-) -> tuple[list[Model], Model]:
+    model: AbstractModel, trainable: AbstractModel | None, dtype: Any, restarts: int, key: Key[Array, ""] | None
+) -> tuple[list[AbstractModel], AbstractModel]:
     """The starts, unconstrained, and what is held."""
     model = as_dtype(model, dtype)
     free, held = split(model, trainable)

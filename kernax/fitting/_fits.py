@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
-from kernax.model import Model
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
 
@@ -19,7 +18,7 @@ from kernax.solvers import Result, result_name
 class Fit(eqx.Module):
     """A fitted model and how it came about."""
 
-    model: Model
+    model: Any
     value: Float[Array, ""]
     """The objective (less the log-prior) at the model: the best finite one met."""
     result: Any
@@ -27,7 +26,7 @@ class Fit(eqx.Module):
     """Evaluations of the objective and its gradient, of the start that won."""
     gradient_norm: Float[Array, ""]
     """The largest component of the gradient in the unconstrained space."""
-    at_bound: Model
+    at_bound: Any
     """A tree of booleans: which parameters ended at an end of their range."""
     jitter: Float[Array, ""]
     history: Float[Array, " steps"]
@@ -61,12 +60,12 @@ class Fits(eqx.Module):
     are integers or dates are found by `fits.of(name)`. `fits.model` is one stacked tree, for `jax.vmap`.
     """
 
-    model: Model
+    model: Any
     value: Float[Array, " b"]
     result: Any
     num_steps: Int[Array, " b"]
     gradient_norm: Float[Array, " b"]
-    at_bound: Model
+    at_bound: Any
     jitter: Float[Array, " b"]
     num_rows: Int[Array, " b"]
     """Rows that count, of each dataset."""

@@ -24,14 +24,14 @@ from threadpoolctl import threadpool_limits
 from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
 from kernax.fitting._programs import compiled
 from kernax.fitting._progress import progress_bar
-from kernax.model import Model
+from kernax.model import AbstractModel
 
 _start = compiled(start)
 _advance = compiled(advance)
 
 
 @compiled
-def _start_together(frees: list[Model], dtype: Any, rules: Rules) -> LoopState:
+def _start_together(frees: list[AbstractModel], dtype: Any, rules: Rules) -> LoopState:
     return jax.vmap(lambda free: start(free, dtype, rules))(stacked(frees))
 
 
@@ -45,10 +45,10 @@ def stacked(lanes: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
 
 
-def run_traced(frees: list[Model], problem: AbstractProblem, rules: Rules) -> list[LoopState]:
+def run_traced(frees: list[AbstractModel], problem: AbstractProblem, rules: Rules) -> list[LoopState]:
     """All lanes to their end, inside somebody's trace."""
 
-    def run(free: Model) -> LoopState:
+    def run(free: AbstractModel) -> LoopState:
         return advance(start(free, problem.dtype, rules), problem, rules, jnp.asarray(rules.max_steps))
 
     if len(frees) == 1:
@@ -58,7 +58,7 @@ def run_traced(frees: list[Model], problem: AbstractProblem, rules: Rules) -> li
 
 
 def run_lanes(
-    frees: list[Model], problem: AbstractProblem, rules: Rules, *, progress: bool, together: bool | None = None
+    frees: list[AbstractModel], problem: AbstractProblem, rules: Rules, *, progress: bool, together: bool | None = None
 ) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached."""
     together = jax.default_backend() != "cpu" if together is None else together
@@ -68,7 +68,7 @@ def run_lanes(
             states = _start_together(frees, problem.dtype, rules)
             return _unstacked(_drive(_advance_together, states, problem, rules, stop, show), len(frees))
 
-        def lane(free: Model) -> LoopState:
+        def lane(free: AbstractModel) -> LoopState:
             return _drive(_advance, _start(free, problem.dtype, rules), problem, rules, stop, show)
 
         if len(frees) == 1:

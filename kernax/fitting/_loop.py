@@ -13,17 +13,17 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from kernax.data import Data
 from kernax.fitting._programs import Packing, Vectors
-from kernax.model import Conditioned, Model, condition
+from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior
 from kernax.solvers import AbstractSolver, Result
 
-Objective = Callable[[Conditioned], Float[Array, ""]]
+Objective = Callable[[Any], Float[Array, ""]]
 
 
 class AbstractProblem(eqx.Module):
     """A scalar of the free parameters, to be minimised."""
 
-    held: eqx.AbstractVar[Model]
+    held: eqx.AbstractVar[AbstractModel]
 
     @property
     @abc.abstractmethod
@@ -31,14 +31,14 @@ class AbstractProblem(eqx.Module):
         """The floating type of the value."""
 
     @abc.abstractmethod
-    def __call__(self, free: Model) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+    def __call__(self, free: AbstractModel) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
         """The value, and beside it the factorisation's result and jitter."""
 
 
 class Problem(AbstractProblem):
     """What `fit` minimises: `objective(condition(model, data)) - log_prior(model)`."""
 
-    held: Model
+    held: AbstractModel
     data: Data
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
@@ -72,7 +72,7 @@ class Rules(eqx.Module):
 class Best(eqx.Module):
     """The best finite point so far."""
 
-    free: Model
+    free: AbstractModel
     value: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     jitter: Float[Array, ""]
@@ -81,7 +81,7 @@ class Best(eqx.Module):
 class LoopState(eqx.Module):
     """Everything the loop carries from turn to turn."""
 
-    free: Model
+    free: AbstractModel
     optimiser: PyTree
     best: Best
     first_value: Float[Array, ""]
@@ -96,7 +96,7 @@ class LoopState(eqx.Module):
     running: Bool[Array, ""]
 
 
-def start(free: Model, dtype: Any, rules: Rules) -> LoopState:
+def start(free: AbstractModel, dtype: Any, rules: Rules) -> LoopState:
     """The state before the first evaluation."""
     unknown = jnp.full((), jnp.inf, dtype)
     best = Best(free, unknown, unknown, jnp.zeros((), dtype))

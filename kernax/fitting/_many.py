@@ -26,7 +26,7 @@ from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared
 from kernax.fitting._starts_many import Starts
 from kernax.fitting._streams import Stream, Task, layout_for, run
-from kernax.model import Model
+from kernax.model import AbstractModel
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky
 
@@ -45,7 +45,7 @@ def fit_many(
     gradient_tolerance: float | None = None,
     value_tolerance: float | None = None,
     patience: int | None = None,
-    trainable: Model | None = None,
+    trainable: AbstractModel | None = None,
     initialise: bool = False,
     restarts: int = 0,
     key: Key[Array, ""] | None = None,

@@ -5,18 +5,19 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kernax import parameters
 from kernax.data._many import HostData
 from kernax.fitting._fits import Fit, Fits
-from kernax.model import Model
+from kernax.model import AbstractModel
 
 
 class Models(NamedTuple):
     """A model; if `number` is not None, its arrays have a leading axis with one entry for each dataset."""
 
-    model: Model
+    model: AbstractModel
     number: int | None
 
     @classmethod
@@ -26,11 +27,11 @@ class Models(NamedTuple):
             return cls(jax.tree.map(_on_host, given.model), len(given))
         if isinstance(given, Fit):
             return cls.of(given.model)
-        if isinstance(given, Model):
-            if given.noise.ndim:
+        if isinstance(given, AbstractModel):
+            if given.is_per_row:
                 raise ValueError(
-                    "Model.noise has an axis. If it is given per row: datasets have rows of their own, so give one number, "
-                    "or fit them singly. If the model is that of kx.Fits: give these themselves."
+                    "the model's noise (or penalty) has an axis. If it is given per row: datasets have rows of their own, "
+                    "so give one number, or fit them singly. If the model is that of kx.Fits: give these themselves."
                 )
             return cls(jax.tree.map(_on_host, given), None)
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
@@ -39,10 +40,10 @@ class Models(NamedTuple):
             )
         given = [one.model if isinstance(one, Fit) else one for one in given]
         for number, model in enumerate(given):
-            if not isinstance(model, Model):
+            if not isinstance(model, AbstractModel):
                 raise TypeError(f"model {number} is no kx.Model, but {type(model).__name__}.")
-            if model.noise.ndim:
-                raise ValueError(f"model {number} has its noise given per row: give one number.")
+            if model.is_per_row:
+                raise ValueError(f"model {number} has its noise (or penalty) given per row: give one number.")
             if _form(model) != _form(given[0]):
                 raise ValueError(
                     f"model {number} is built otherwise than model 0: all must have the same kernels and shapes of "
@@ -51,11 +52,11 @@ class Models(NamedTuple):
         return cls(jax.tree.map(_stacked, *given), len(given))
 
     @property
-    def example(self) -> Model:
+    def example(self) -> AbstractModel:
         """One of them."""
         return self.model if self.number is None else self.taken(0)
 
-    def taken(self, numbers: Any) -> Model:
+    def taken(self, numbers: Any) -> AbstractModel:
         """Those with these numbers, in a leading axis if `numbers` has one."""
         if self.number is None:
             shape = np.shape(numbers)
@@ -63,6 +64,11 @@ class Models(NamedTuple):
                 lambda leaf: np.broadcast_to(leaf, shape + leaf.shape) if eqx.is_array(leaf) else leaf, self.model
             )
         return jax.tree.map(lambda leaf: leaf[numbers] if eqx.is_array(leaf) else leaf, self.model)
+
+    @property
+    def dtype(self) -> Any:
+        """The floating type of their parameters."""
+        return jnp.result_type(*(leaf for _, leaf in parameters.parameters(self.model)))
 
     def as_dtype(self, dtype: Any) -> "Models":
         return self._replace(model=parameters.as_dtype(self.model, dtype))
@@ -93,7 +99,7 @@ def _stacked(*leaves: Any) -> Any:
     return np.stack([np.asarray(leaf) for leaf in leaves]) if eqx.is_array(leaves[0]) else leaves[0]
 
 
-def _form(model: Model) -> Any:
+def _form(model: AbstractModel) -> Any:
     arrays, rest = eqx.partition(model, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     return [leaf.shape for leaf in leaves], structure, jax.tree.flatten(rest)

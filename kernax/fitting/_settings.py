@@ -11,12 +11,12 @@ import optax
 from kernax._arrays import is_concrete
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._loop import Rules
-from kernax.model import Model
+from kernax.model import AbstractModel
 from kernax.parameters import parameter_name, parameters, setting
 
 
 def checked_rules(
-    model: Model,
+    model: AbstractModel,
     dtype: Any,
     *,
     objective: Any,
@@ -58,7 +58,7 @@ def checked_rules(
     )
 
 
-def _check_free(model: Model, trainable: Model | None) -> None:
+def _check_free(model: AbstractModel, trainable: AbstractModel | None) -> None:
     tree = model if trainable is None else eqx.filter(model, trainable)
     free = parameters(tree)
     if not free:

@@ -17,7 +17,7 @@ from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import AbstractProblem, Objective, Rules
 from kernax.fitting._models import Models
 from kernax.fitting._starts import initialise as initialised
-from kernax.model import Model, condition
+from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior
 from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, is_usable
@@ -26,7 +26,7 @@ from kernax.solvers import AbstractSolver, is_usable
 class SharedProblem(AbstractProblem):
     """`Σ_i objective(condition(model, data_i)) - log_prior(model)`."""
 
-    held: Model
+    held: AbstractModel
     batches: tuple[Data, ...]
     """The datasets, padded to a few shapes; each shape's with a leading axis."""
     objective: Objective = eqx.field(static=True)
@@ -42,10 +42,10 @@ class SharedProblem(AbstractProblem):
         model = as_dtype(join(free, self.held), self.dtype)
         return value - log_prior(model).astype(self.dtype), (status, jitter)
 
-    def _sums(self, free: Model) -> tuple[tuple[Float[Array, ""], Any, Float[Array, ""]], Model]:
+    def _sums(self, free: AbstractModel) -> tuple[tuple[Float[Array, ""], Any, Float[Array, ""]], AbstractModel]:
         """The summed value with the worst status and the largest jitter, and the summed gradient."""
 
-        def of_dataset(free: Model, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+        def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
             c = condition(as_dtype(join(free, self.held), self.dtype), data, self.solver, throw=False)
             return self.objective(c).astype(self.dtype), (c.result, c.jitter)
 
@@ -63,10 +63,10 @@ def _with_own_gradient(sums: Any) -> Any:
     the matrices of one are alive at a time, and not those of all."""
 
     @jax.custom_vjp
-    def total(free: Model) -> Any:
+    def total(free: AbstractModel) -> Any:
         return sums(free)[0]
 
-    def back(gradient: Model, cotangents: Any) -> tuple[Model]:
+    def back(gradient: AbstractModel, cotangents: Any) -> tuple[AbstractModel]:
         return (jax.tree.map(lambda leaf: cotangents[0] * leaf, gradient),)
 
     total.defvjp(sums, back)
@@ -94,7 +94,7 @@ def fit_shared(
     *,
     objective: Objective,
     solver: AbstractSolver,
-    trainable: Model | None,
+    trainable: AbstractModel | None,
     initialise: bool,
     restarts: int,
     key: Key[Array, ""] | None,
@@ -103,7 +103,7 @@ def fit_shared(
 ) -> Fit:
     """One model for all datasets."""
     batches = shared_batches(datasets)
-    model: Model = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models.model)
+    model: AbstractModel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models.model)
     if initialise:
         begin = initialised(model, _pooled(datasets))
         # What is held keeps the given values.

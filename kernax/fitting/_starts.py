@@ -1,20 +1,21 @@
 """Where fits start: values that suit the data, and random starts."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from kernax import means
 from kernax.data import Data
-from kernax.model import Model
+from kernax.model import AbstractModel
 from kernax.parameters import Real, as_dtype, constrain, parameters, setting, unconstrain
+
+AnyModel = TypeVar("AnyModel", bound=AbstractModel)
 
 
 @eqx.filter_jit
-def initialise(model: Model, data: Data) -> Model:
+def initialise(model: AnyModel, data: Data) -> AnyModel:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
     Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
@@ -22,17 +23,7 @@ def initialise(model: Model, data: Data) -> Model:
     tenth of it, a constant mean the target's mean; all within the parameters' bounds. Periods, exponents, networks, a noise
     of 0 and per-row noise stay as they are. A kernel of one's own takes part by its method `initialised`.
     """
-    model = as_dtype(model, data.dtype)
-    counts = data.mask if data.y.ndim == 1 else data.mask[:, None]
-    level = _finite_or(jnp.mean(data.y, axis=0, where=counts), 0.0)
-    spread = jnp.mean(jnp.var(data.y, axis=0, where=counts))
-    spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
-    start = eqx.tree_at(lambda m: m.kernel, model, model.kernel.initialised(data.x, data.mask, spread))
-    if model.noise.ndim == 0:
-        start = eqx.tree_at(lambda m: m.noise, start, jnp.where(model.noise > 0, 0.1 * spread, 0.0))
-    if isinstance(model.mean, means.Constant):
-        value = level if model.mean.value.ndim == level.ndim else jnp.mean(level)
-        start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, model.mean.value.shape))
+    start: Any = as_dtype(model, data.dtype).initialised(data)
     return jax.tree.map(_within_bounds, start, constrain(unconstrain(start)))
 
 
@@ -44,11 +35,9 @@ def _within_bounds(value: Any, bounded: Any) -> Any:
     return jnp.where(reached | (value == 0), value, bounded)
 
 
-def _finite_or(value: Array, otherwise: float) -> Array:
-    return jnp.where(jnp.isfinite(value), value, otherwise)
-
-
-def starting_points(model: Model, free: Model, restarts: int, key: Key[Array, ""] | None) -> list[Model]:
+def starting_points(
+    model: AbstractModel, free: AbstractModel, restarts: int, key: Key[Array, ""] | None
+) -> list[AbstractModel]:
     """The given start and `restarts` random ones.
 
     A parameter is drawn from its prior if that can be sampled (and allows the value); otherwise it moves a normal step away
@@ -58,7 +47,7 @@ def starting_points(model: Model, free: Model, restarts: int, key: Key[Array, ""
     return [free, *(_random_start(model, free, k) for k in keys)]
 
 
-def _random_start(model: Model, free: Model, key: Key[Array, ""]) -> Model:
+def _random_start(model: AbstractModel, free: AbstractModel, key: Key[Array, ""]) -> AbstractModel:
     paths = parameters(free)
     keys = dict(zip((path for path, _ in paths), jax.random.split(key, len(paths)), strict=True))
 

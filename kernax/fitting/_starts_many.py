@@ -16,7 +16,7 @@ from kernax.fitting._programs import Packing, Vectors, compiled
 from kernax.fitting._starts import initialise as initialised
 from kernax.fitting._starts import starting_points
 from kernax.fitting._streams import Begin, Layout
-from kernax.model import Model
+from kernax.model import AbstractModel
 from kernax.parameters import as_dtype, split
 from kernax.parameters import trainable as all_trainable
 
@@ -27,7 +27,7 @@ class Starts:
     def __init__(
         self,
         models: Models,
-        trainable: Model | None,
+        trainable: AbstractModel | None,
         initialise: bool,
         restarts: int,
         key: Key[Array, ""] | None,
@@ -63,7 +63,7 @@ class Starts:
 
         return begin
 
-    def _rows(self, own: Model | None, common: Model, data: Data | None) -> Vectors:
+    def _rows(self, own: AbstractModel | None, common: AbstractModel, data: Data | None) -> Vectors:
         settings = (self._trainable, self._initialise, self._restarts, self._key, self._dtype, self._rules, self.packing)
         return _first_states(own, common, data, *settings)
 
@@ -82,10 +82,10 @@ class Starts:
 
 @compiled
 def _first_states(
-    own: Model | None,
-    common: Model,
+    own: AbstractModel | None,
+    common: AbstractModel,
     data: Data | None,
-    trainable: Model,
+    trainable: AbstractModel,
     initialise: bool,
     restarts: int,
     key: Key[Array, ""] | None,
@@ -95,7 +95,7 @@ def _first_states(
 ) -> Vectors:
     """The packed first states of every start, of one dataset or (with own models or data) of a batch of them."""
 
-    def dataset(own: Model | None, data: Data | None) -> Vectors:
+    def dataset(own: AbstractModel | None, data: Data | None) -> Vectors:
         model: Any = as_dtype(eqx.combine(own, common), dtype)
         # What is held keeps the given values: only the free parameters are read off.
         model = model if data is None else initialised(model, data)

@@ -26,7 +26,7 @@ from kernax.data import Data
 from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome
 from kernax.fitting._programs import Packing, Vectors, compiled
-from kernax.model import Model
+from kernax.model import AbstractModel
 from kernax.parameters import at_bound, join
 from kernax.solvers import AbstractSolver
 
@@ -74,7 +74,13 @@ class Task:
     """
 
     def __init__(
-        self, held: Model, per_dataset: bool, packing: Packing, objective: Objective, solver: AbstractSolver, rules: Rules
+        self,
+        held: AbstractModel,
+        per_dataset: bool,
+        packing: Packing,
+        objective: Objective,
+        solver: AbstractSolver,
+        rules: Rules,
     ):
         own, common = eqx.partition(held, lambda leaf: eqx.is_array(leaf) and per_dataset)
         self._own, self.common = own, common
@@ -83,7 +89,7 @@ class Task:
         self.summary = Packing.of(eqx.filter_eval_shape(_summary, *first, common, packing, rules))
         """How an `Ended` is packed."""
 
-    def own(self, datasets: np.ndarray) -> Model:
+    def own(self, datasets: np.ndarray) -> AbstractModel:
         """What these datasets have of their own among what is held."""
         return jax.tree.map(lambda leaf: leaf[datasets], self._own)
 
@@ -297,8 +303,8 @@ class _Places:
 def _advance_lanes(
     rows: Vectors,
     data: Data,
-    own: Model,
-    common: Model,
+    own: AbstractModel,
+    common: AbstractModel,
     turns: Int[Array, ""],
     packing: Packing,
     objective: Objective,
@@ -309,10 +315,10 @@ def _advance_lanes(
 ) -> Vectors:
     arrays, static = eqx.partition(common, eqx.is_array)
 
-    def every_lane(rows: Vectors, data: Data, own: Model, arrays: Model, turns: Array):
+    def every_lane(rows: Vectors, data: Data, own: AbstractModel, arrays: AbstractModel, turns: Array):
         common = eqx.combine(arrays, static)
 
-        def lane(lane: tuple[Vectors, Data, Model]) -> Vectors:
+        def lane(lane: tuple[Vectors, Data, AbstractModel]) -> Vectors:
             rows, data, own = lane
             held: Any = eqx.combine(own, common)
             problem = Problem(held, data, objective, solver)
@@ -330,7 +336,7 @@ def _advance_lanes(
     return every_lane(rows, data, own, arrays, turns)
 
 
-def _summary(packed: Vectors, own: Model, common: Model, packing: Packing, rules: Rules) -> Ended:
+def _summary(packed: Vectors, own: AbstractModel, common: AbstractModel, packing: Packing, rules: Rules) -> Ended:
     """How a lane ended."""
     state = packing.unpack(packed)
     arrays = eqx.filter(join(state.best.free, eqx.combine(own, common)), eqx.is_array)
@@ -340,5 +346,7 @@ def _summary(packed: Vectors, own: Model, common: Model, packing: Packing, rules
 
 
 @compiled
-def _summaries(rows: Vectors, own: Model, common: Model, packing: Packing, summary: Packing, rules: Rules) -> Vectors:
+def _summaries(
+    rows: Vectors, own: AbstractModel, common: AbstractModel, packing: Packing, summary: Packing, rules: Rules
+) -> Vectors:
     return jax.vmap(lambda packed, own: summary.pack(_summary(packed, own, common, packing, rules)))(rows, own)

@@ -1,7 +1,8 @@
 """The marginal likelihood of the data, in its three terms."""
 
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -36,12 +37,21 @@ def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
     )
 
 
-def log_marginal_likelihood(c: Conditioned) -> Float[Array, ""]:
-    """`log p(y)` under the model, summed over independent outputs."""
+@functools.singledispatch
+def log_marginal_likelihood(c: Any) -> Float[Array, ""]:
+    """`log p(y)` under the model, summed over independent outputs; of a smooth-loss machine, Laplace's approximation."""
+    raise TypeError(
+        f"a {type(c).__name__} has no marginal likelihood: give `fit` another objective, such as "
+        "kx.learners.kfold_loss, or condition a model that has one first, c = kx.condition(model, data)."
+    )
+
+
+@log_marginal_likelihood.register(Conditioned)
+def _(c: Conditioned) -> Float[Array, ""]:
     terms = likelihood_terms(c)
     return terms.fidelity + terms.complexity + terms.constant
 
 
-def negative_log_marginal_likelihood(c: Conditioned) -> Float[Array, ""]:
+def negative_log_marginal_likelihood(c: Any) -> Float[Array, ""]:
     """The objective of maximum likelihood: to be minimised."""
     return -log_marginal_likelihood(c)
