@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from kernax._arrays import check_finite
+from kernax.data import Data
 from kernax.kernels import Rows, as_rows, check_same_columns, num_rows
 from kernax.model import check_conditioned
 
@@ -17,11 +18,16 @@ _ENTRIES = 2**23
 def new_rows(c: Any, x: Any, name: str = "x") -> Rows:
     """Test inputs checked against the inputs the model was conditioned on, in their floating type."""
     check_conditioned(c)
+    return rows_like(c.data, x, name)
+
+
+def rows_like(data: Data, x: Any, name: str = "x") -> Rows:
+    """New rows with the columns and the floating type of the data's."""
     x = as_rows(x, name, one="one new point is a row of its own")
-    check_same_columns(x, c.data.x, name, "the data the model was conditioned on")
+    check_same_columns(x, data.x, name, "the data the model was conditioned on")
     for leaf in jax.tree.leaves(x):
         check_finite(leaf, name)
-    return jax.tree.map(lambda leaf: leaf.astype(c.data.dtype), x)
+    return jax.tree.map(lambda leaf: leaf.astype(data.dtype), x)
 
 
 def map_rows(function: Callable[[Rows], Any], x: Rows, width: int) -> Any:

@@ -1,0 +1,122 @@
+"""What machines of other losses share: `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, and `f(x) = Σ α_i k(x, x_i)` for an answer."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import is_concrete, matmul
+from kernax.data import Data
+from kernax.kernels import Rows
+from kernax.model import AbstractModel, check_kernel
+from kernax.posterior import map_rows, rows_like
+from kernax.solvers import AbstractSolver, Cholesky
+
+
+class AbstractMachine(AbstractModel):
+    """A kernel, a loss and a penalty λ (one number, or one per row), with an intercept b that is not penalised, or none.
+
+    The C of support vector machines is `1/(2λ)`: `C Σ loss + ½‖f‖²` has the same minimiser. Rows of weight w have a penalty
+    of λ/w.
+    """
+
+    penalty: eqx.AbstractVar[Float[Array, "*n"]]
+    intercept: eqx.AbstractVar[bool]
+
+    @property
+    def C(self) -> Float[Array, "*n"]:  # noqa: N802
+        """`1/(2λ)`."""
+        return 0.5 / self.penalty
+
+    @property
+    def is_per_row(self):
+        return self.penalty.ndim > 0
+
+    @abc.abstractmethod
+    def held_out_loss(self, y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Array, " m"]:
+        """What `holdout_loss` and `kfold_loss` average, row by row, unless they are given another loss."""
+
+
+def as_penalty(C: Any, penalty: Any, name: str) -> Any:
+    """λ from the one of the two that was given; C = 1 if neither was."""
+    if C is not None and penalty is not None:
+        raise ValueError(f"{name} takes C or penalty, which are two words for one number (C = 1/(2·penalty)): give one.")
+    if penalty is not None:
+        return penalty
+    C = 1.0 if C is None else C
+    if is_concrete(C) and not (np.asarray(C, float) > 0).all():
+        raise ValueError(f"{name}.C must be positive, got {C}.")
+    return 0.5 / jnp.asarray(C, jnp.result_type(float) if not hasattr(C, "dtype") else None)
+
+
+def check_machine(model: AbstractMachine) -> None:
+    """Refuse what is no kernel, or one that leaves functions free."""
+    check_kernel(model)
+    if model.kernel.is_conditional:
+        raise TypeError(
+            f"{model.kernel!r} is only conditionally definite, which kx.Model knows to treat and "
+            f"{type(model).__name__} does not: take a kernel that is definite, such as kx.Matern32()."
+        )
+
+
+def check_targets(model: AbstractMachine, data: Data, caller: str) -> None:
+    """Refuse several outputs, and penalties of other rows."""
+    name = type(model).__name__
+    if data.y.ndim != 1:
+        raise ValueError(f"{caller} of {name} takes one output, got y of shape {data.y.shape}: take one column at a time.")
+    if model.penalty.shape not in ((), (data.n,)):
+        raise ValueError(
+            f"{name}.penalty has shape {model.penalty.shape}, but the data has {data.n} rows: give one number or one per row."
+        )
+
+
+def check_labels(data: Data, name: str) -> None:
+    """Refuse labels other than -1 and +1, as far as may be looked at."""
+    if not is_concrete(data.y) or not is_concrete(data.mask):
+        return
+    found = np.unique(np.asarray(data.y)[np.asarray(data.mask)])
+    if not np.isin(found, (-1.0, 1.0)).all():
+        shown = ", ".join(f"{label:g}" for label in found[:5]) + (", …" if len(found) > 5 else "")
+        remedy = f"write jnp.where(y == {found[-1]:g}, 1.0, -1.0)" if len(found) <= 2 else "use learners.one_against_rest"
+        raise ValueError(f"{name} wants labels -1 and +1 in y, got {shown}: {remedy}.")
+
+
+def check_cholesky(solver: AbstractSolver, name: str) -> Cholesky:
+    """Refuse a strategy that a machine has no use for."""
+    if not isinstance(solver, Cholesky):
+        raise TypeError(f"{name} is solved by Cholesky factorisations only, got solver={solver!r}: leave it out.")
+    return solver
+
+
+class AbstractExpansion(eqx.Module):
+    """A machine that has seen data, `f(x) = Σ α_i k(x, x_i) + b`; call it with new rows. α is 0 in masked rows."""
+
+    model: eqx.AbstractVar[Any]
+    data: eqx.AbstractVar[Data]
+    solver: eqx.AbstractVar[AbstractSolver]
+    coefficients: eqx.AbstractVar[Float[Array, " n"]]
+    intercept: eqx.AbstractVar[Float[Array, ""]]
+    result: eqx.AbstractVar[Any]
+    jitter: eqx.AbstractVar[Float[Array, ""]]
+
+    def __call__(self, x: Any) -> Float[Array, " m"]:
+        """The function at the rows of x, O(n) a row, in blocks of bounded memory."""
+        return expansion(self, rows_like(self.data, x))
+
+
+@eqx.filter_jit
+def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
+    """`k_xX α + b`."""
+
+    def of_block(block: Rows) -> Float[Array, " m"]:
+        return matmul(c.model.kernel.gram(block, c.data.x), c.coefficients) + c.intercept
+
+    return map_rows(of_block, x, c.data.n)
+
+
+def signs(values: Float[Array, " m"]) -> Float[Array, " m"]:
+    """-1 or +1; what is exactly between counts as +1."""
+    return jnp.where(values < 0, -1.0, 1.0).astype(values.dtype)

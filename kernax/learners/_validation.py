@@ -1,0 +1,73 @@
+"""The loss on rows that were not learned from: an objective for machines that have no likelihood."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from kernax.data import Data
+from kernax.learners._machines import AbstractExpansion, AbstractMachine
+from kernax.model import Conditioned
+from kernax.posterior import mean
+from kernax.selection._kfold import as_folds
+
+RowLoss = Callable[[Float[Array, " m"], Float[Array, " m"]], Float[Array, " m"]]
+"""A loss of targets and values, row by row."""
+
+
+def squared_error(y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Array, " m"]:
+    """`(y - f)²`."""
+    return (y - values) ** 2
+
+
+def holdout_loss(c: Any, data: Data, *, loss: RowLoss | None = None) -> Float[Array, ""]:
+    """The mean loss on other data. `loss(y, values)` gives one number a row; by default the machine's `held_out_loss`:
+    the squared error for regression, the machine's own loss for classification.
+
+    An objective: `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
+    """
+    if isinstance(c, Conditioned):
+        values, loss = mean(c, data.x), loss or squared_error
+    elif isinstance(c, AbstractExpansion):
+        values, loss = c(data.x), loss or c.model.held_out_loss
+    else:
+        raise TypeError(f"holdout_loss wants what kx.condition gives, got {type(c).__name__}.")
+    return _mean(loss(data.y, values), data.mask)
+
+
+def kfold_loss(
+    c: Any, folds: Any = 5, *, key: Key[Array, ""] | None = None, loss: RowLoss | None = None
+) -> Float[Array, ""]:
+    """The mean over folds of the mean loss on the fold, learned from the others: one solve for each fold.
+
+    `folds` and `key` as for `kx.kfold_residuals`, `loss` as for `holdout_loss`. An objective:
+    `functools.partial(learners.kfold_loss, folds=3)`. (Squares have a shorter way, `kx.kfold_mse`.)
+    """
+    if not isinstance(c, AbstractExpansion) or not isinstance(c.model, AbstractMachine):
+        raise TypeError(
+            f"kfold_loss wants a machine that has seen data, kx.condition(machine, data), got {type(c).__name__}."
+        )
+    table, loss = as_folds(folds, c.data, key), loss or c.model.held_out_loss
+    rows = jnp.arange(c.data.n)
+    left_out = jnp.any((table.rows[:, :, None] == rows) & table.filled[:, :, None], axis=1)
+    return _kfold_loss(c, left_out, loss)
+
+
+@eqx.filter_jit
+def _kfold_loss(c: AbstractExpansion, left_out: Bool[Array, "k n"], loss: RowLoss) -> Float[Array, ""]:
+    def of_fold(left_out: Bool[Array, " n"]) -> Float[Array, ""]:
+        others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)
+        machine = c.model.conditioned(others, jnp.asarray(True), c.solver)
+        return _mean(loss(c.data.y, machine(c.data.x)), left_out & c.data.mask)
+
+    scores = jax.lax.map(of_fold, left_out)
+    # NaN of an empty fold stays out of the mean, and NaN of a machine that failed stays in.
+    held = jnp.any(left_out & c.data.mask, axis=1)
+    return jnp.sum(jnp.where(held, scores, 0.0)) / jnp.sum(held)
+
+
+def _mean(losses: Float[Array, " m"], counts: Bool[Array, " m"]) -> Float[Array, ""]:
+    return jnp.sum(jnp.where(counts, losses, 0.0)) / jnp.maximum(jnp.sum(counts), 1)
