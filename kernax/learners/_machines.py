@@ -69,7 +69,8 @@ def check_targets(model: AbstractMachine, data: Data, caller: str) -> None:
         raise ValueError(f"{caller} of {name} takes one output, got y of shape {data.y.shape}: take one column at a time.")
     if model.penalty.shape not in ((), (data.n,)):
         raise ValueError(
-            f"{name}.penalty has shape {model.penalty.shape}, but the data has {data.n} rows: give one number or one per row."
+            f"{name}.penalty has shape {model.penalty.shape}, but the data has {data.n} rows: "
+            "give one number or one per row."
         )
 
 
