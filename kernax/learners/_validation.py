@@ -30,12 +30,12 @@ def holdout_loss(c: Any, data: Data, *, loss: RowLoss | None = None) -> Float[Ar
     An objective: `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
     """
     if isinstance(c, Conditioned):
-        values, loss = mean(c, data.x), loss or squared_error
+        values, own = mean(c, data.x), squared_error
     elif isinstance(c, AbstractExpansion):
-        values, loss = c(data.x), loss or c.model.held_out_loss
+        values, own = c(data.x), c.model.held_out_loss
     else:
         raise TypeError(f"holdout_loss wants what kx.condition gives, got {type(c).__name__}.")
-    return _mean(loss(data.y, values), data.mask)
+    return _mean((loss or own)(data.y, values), data.mask)
 
 
 def kfold_loss(
