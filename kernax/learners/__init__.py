@@ -1,19 +1,40 @@
 """Learners beside the kernel model: linear ones on explicit features (least squares, ridge, lasso)."""
 
+from kernax.learners._adaboost import AdaBoost, adaboost, rounds_for
+from kernax.learners._dictionary import Dictionary
 from kernax.learners._features import FourierFeatures, PolynomialFeatures, random_fourier_features
 from kernax.learners._lasso import LassoFit, LassoPath, lasso, lasso_path
 from kernax.learners._linear import LeastSquaresFit, RidgeFit, least_squares, ridge
+from kernax.learners._linear_thresholds import LinearThresholds
+from kernax.learners._members import AbstractMembers
+from kernax.learners._one_against_rest import OneAgainstRest, one_against_rest
+from kernax.learners._stumps import Stump, Stumps
+from kernax.learners._trees import Tree, Trees
+from kernax.learners._votes import majority_vote
 
 __all__ = [
+    "AbstractMembers",
+    "AdaBoost",
+    "Dictionary",
     "FourierFeatures",
     "LassoFit",
     "LassoPath",
     "LeastSquaresFit",
+    "LinearThresholds",
+    "OneAgainstRest",
     "PolynomialFeatures",
     "RidgeFit",
+    "Stump",
+    "Stumps",
+    "Tree",
+    "Trees",
+    "adaboost",
     "lasso",
     "lasso_path",
     "least_squares",
+    "majority_vote",
+    "one_against_rest",
     "random_fourier_features",
     "ridge",
+    "rounds_for",
 ]

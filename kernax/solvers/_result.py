@@ -63,6 +63,13 @@ class Result(eqx.Enumeration):
     all_starts_failed = (
         "all_starts_failed: no start gave a finite objective. Check the data's scale and the starting values."
     )
+    no_better_than_chance = (
+        "no_better_than_chance: under the weights that were reached no member errs on less than half, so boosting ended. "
+        "If it had no member at all, give richer members (learners.Trees) or look at the labels."
+    )
+    unknown_labels = (
+        "unknown_labels: a classifier wants the labels -1 and +1. Map others with np.where(…, 1.0, -1.0)."
+    )
 
 
 class FailedError(RuntimeError):

@@ -1,0 +1,61 @@
+"""Several classes by as many machines for two."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+
+
+class OneAgainstRest(eqx.Module):
+    """One machine a class, each trained to tell its class (+1) from all others (−1)."""
+
+    machines: tuple[Any, ...]
+    classes: tuple[Any, ...] = eqx.field(static=True)
+    """The labels, ascending."""
+
+    def scores(self, x: Any) -> Float[Array, "m k"]:
+        """What every machine says about every row, in the order of `classes`."""
+        return jnp.stack([machine(x) for machine in self.machines], axis=-1)
+
+    def classify(self, x: Any) -> Any:
+        """The class with the largest score at every row, of ties the first: a NumPy array of labels (under tracing a JAX
+        array, for which labels have to be numbers)."""
+        best = jnp.argmax(self.scores(x), axis=-1)
+        if is_concrete(best):
+            return np.asarray(self.classes)[np.asarray(best)]
+        if isinstance(self.classes[0], str):
+            raise TypeError("text cannot be an answer under jit: use jnp.argmax(….scores(x), axis=-1), or call it outside.")
+        return jnp.asarray(self.classes)[best]
+
+
+def one_against_rest(train: Callable[[Data], Any], x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
+    """A machine for every class among `labels` (n,), which are integers or text: `train(data)` with labels ±1 in `data.y`.
+
+    `train` is any function from a `kx.Data` to something that maps rows to scores (`learners.adaboost`, a `partial` of it, a
+    function of your own). All classes have the same shapes, so what `train` compiles for the first serves the others. Scores
+    of different machines are compared as they are. Rows whose mask is False have no class.
+    """
+    if isinstance(labels, jax.Array) and not is_concrete(labels):
+        raise TypeError("labels are being traced, and the number of classes has to be known: call it outside of jit.")
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "biuU":
+        raise ValueError(
+            f"labels must be a vector of integers or text, got {labels.dtype} of shape {labels.shape}: write "
+            "np.asarray(labels).ravel(), and labels.astype(int) for whole numbers stored as floats."
+        )
+    counts = np.ones(labels.shape, bool) if mask is None else np.asarray(mask)
+    if counts.shape != labels.shape or counts.dtype != bool:
+        raise ValueError(f"mask must be {len(labels)} booleans, got {counts.dtype} of shape {counts.shape}.")
+    classes = np.unique(labels[counts])
+    if len(classes) < 2:
+        found = ", ".join(repr(label) for label in classes.tolist()) or "none"
+        raise ValueError(f"one_against_rest wants two classes or more, got {found}: there is nothing to tell apart.")
+    machines = tuple(train(Data(x, np.where(labels == label, 1.0, -1.0), mask)) for label in classes)
+    return OneAgainstRest(machines, tuple(classes.tolist()))
