@@ -1,6 +1,7 @@
 """Learners beside the kernel model: linear ones on explicit features (least squares, ridge, lasso)."""
 
 from kernax.learners._adaboost import AdaBoost, adaboost, rounds_for
+from kernax.learners._bagging import Bagged, bagged
 from kernax.learners._dictionary import Dictionary
 from kernax.learners._features import FourierFeatures, PolynomialFeatures, random_fourier_features
 from kernax.learners._lasso import LassoFit, LassoPath, lasso, lasso_path
@@ -8,6 +9,7 @@ from kernax.learners._linear import LeastSquaresFit, RidgeFit, least_squares, ri
 from kernax.learners._linear_thresholds import LinearThresholds
 from kernax.learners._members import AbstractMembers
 from kernax.learners._one_against_rest import OneAgainstRest, one_against_rest
+from kernax.learners._residual_boosting import Boosted, boosted
 from kernax.learners._stumps import Stump, Stumps
 from kernax.learners._trees import Tree, Trees
 from kernax.learners._votes import majority_vote
@@ -15,6 +17,8 @@ from kernax.learners._votes import majority_vote
 __all__ = [
     "AbstractMembers",
     "AdaBoost",
+    "Bagged",
+    "Boosted",
     "Dictionary",
     "FourierFeatures",
     "LassoFit",
@@ -29,6 +33,8 @@ __all__ = [
     "Tree",
     "Trees",
     "adaboost",
+    "bagged",
+    "boosted",
     "lasso",
     "lasso_path",
     "least_squares",

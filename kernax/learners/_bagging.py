@@ -1,0 +1,270 @@
+"""Committees by resampling: the model conditioned on many draws of the rows (Breiman's bagging)."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import check_finite, is_concrete, matmul
+from kernax.data import Data
+from kernax.fitting import Fits, fit_many
+from kernax.kernels import Rows, as_rows, check_same_columns, free_functions
+from kernax.learners._resampling import as_counts, drawn_counts
+from kernax.means import mean_values
+from kernax.model import Model, check_model_and_data, condition
+from kernax.parameters import as_dtype
+from kernax.posterior import safe_sqrt
+from kernax.posterior._chunks import map_rows
+from kernax.solvers import AbstractSolver, Cholesky, Result, is_usable, throw_unless
+
+
+class Bagged(eqx.Module):
+    """A committee: `committee(x)` is the mean over its members, of those that did not fail.
+
+    Member b has seen row i `counts[b, i]` times. What fails has a status of its own in `result`, is not `ok`, answers NaN
+    in `members_at`, and is left out of everything else.
+    """
+
+    model: Model
+    """One for all, or with a leading member axis if each was fitted."""
+    data: Data
+    counts: Int[Array, "b n"]
+    alpha: Float[Array, "b n *p"]
+    free: Float[Array, "b q *p"] | None
+    """The members' coefficients on a spline's polynomials."""
+    jitter: Float[Array, " b"]
+    result: Any
+    ok: Bool[Array, " b"]
+    """Whether there are numbers behind `result`."""
+    fits: Fits | None
+    """How each member was fitted, if it was."""
+    is_fitted: bool = eqx.field(static=True)
+
+    def __call__(self, x: Any) -> Float[Array, "m *p"]:
+        """The mean of the members at the rows of x; NaN if all of them failed. For a common model, one Gram matrix."""
+        return _mean_at(self._without_fits, self._rows(x))
+
+    def members_at(self, x: Any) -> Float[Array, "b m *p"]:
+        """Every member's prediction; NaN for those that failed."""
+        return _members_at(self._without_fits, self._rows(x))
+
+    def spread(self, x: Any) -> Float[Array, "m *p"]:
+        """`√(mean_b (f_b(x) - f̄(x))²)`, the standard deviation over the members; 0 for a single one."""
+        return _spread_at(self._without_fits, self._rows(x))
+
+    @property
+    def num_failed(self) -> Int[Array, ""]:
+        """Members that are left out."""
+        return jnp.sum(~self.ok)
+
+    @property
+    def oob_counts(self) -> Int[Array, " n"]:
+        """For each row, how many members have not seen it: those that its out-of-bag prediction is a mean of."""
+        return jnp.sum(_out_of_bag(self), axis=0)
+
+    @property
+    def num_never_oob(self) -> Int[Array, ""]:
+        """Rows that count and that every member has seen: `oob_error` leaves them out."""
+        return jnp.sum(self.data.mask & (self.oob_counts == 0))
+
+    @property
+    def oob_predictions(self) -> Float[Array, "n *p"]:
+        """At each row the mean of the members that have not seen it; NaN where there is none, or the row does not count."""
+        return _out_of_bag_mean(self._without_fits)
+
+    @property
+    def oob_error(self) -> Float[Array, ""]:
+        """The mean squared out-of-bag residual, over rows (and outputs) that have one; NaN if none has."""
+        return _out_of_bag_error(self._without_fits)
+
+    @property
+    def _without_fits(self) -> "Bagged":
+        """What predicts. The settings of a fit need not hash, which compilation would ask of them."""
+        return dataclasses.replace(self, fits=None)
+
+    def _rows(self, x: Any) -> Rows:
+        x = as_rows(x, "x", one="one new point is a row of its own")
+        check_same_columns(x, self.data.x, "x", "the data of the committee")
+        for leaf in jax.tree.leaves(x):
+            check_finite(leaf, "x")
+        return jax.tree.map(lambda leaf: leaf.astype(self.data.dtype), x)
+
+    def __len__(self) -> int:
+        return self.counts.shape[-2]
+
+    def __repr__(self):
+        failed = f", {int(self.num_failed)} failed" if is_concrete(self.ok) and not np.all(self.ok) else ""
+        return f"Bagged({len(self)} members{failed}, {self.model!r}, {self.data!r})"
+
+
+def bagged(
+    model: Any,
+    data: Any,
+    *,
+    members: int = 25,
+    key: Any = None,
+    fraction: float = 1.0,
+    replace: bool = True,
+    weights: Any = None,
+    counts: Any = None,
+    fit_members: bool = False,
+    solver: Any = None,
+    throw: bool = True,
+    **options: Any,
+) -> Bagged:
+    """A committee of `members`, each the model conditioned on its own draw of the rows (Breiman 1996).
+
+    A draw takes `fraction` of the rows that count, one row at the least: with replacement (the bootstrap), or as a subset.
+    `weights` makes the chance of a row proportional to its entry. `counts`, (members, n) whole numbers, says instead how
+    often each member sees each row. More members, or rows behind a mask, do not change the draws of the first ones.
+
+    A row seen c times with noise λ is, to the posterior, a row seen once with noise λ/c: that is exact, repeated rows cost
+    nothing, and all members have the shape of the data. O(n³) a member, one at a time in memory. Inside `jit`, `vmap` and
+    `grad` all of it works, and is differentiable in the model and the data.
+
+    `fit_members=True` first fits every member's hyperparameters, with `kx.fit_many` and its `options`, to the rows that it
+    has seen, each of them once: copies of a row would pull the noise to 0. Eagerly, and not differentiable.
+
+    Nothing raises for one member, see `Bagged`. Called eagerly, it raises `FailedError` if all fail; not if `throw=False`.
+    """
+    check_model_and_data(model, data, "bagged")
+    if not isinstance(model, Model):
+        raise TypeError(f"bagged wants a kx.Model, whose noise says what a repeated row is worth, got {model!r}.")
+    if solver is not None and not isinstance(solver, AbstractSolver):
+        raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
+    if options and not fit_members:
+        raise TypeError(f"{', '.join(options)}: options of kx.fit_many, which need fit_members=True.")
+    counts = drawn_counts(data, members, key, fraction, replace, weights) if counts is None else as_counts(counts, data, key)
+    fits = _fits(model, data, counts, key, solver, options) if fit_members else None
+    members_of, values = (model, None) if fits is None else (fits.model, (fits.value, fits.result))
+    committee = _conditioned(members_of, data, counts, Cholesky() if solver is None else solver, values)
+    committee = dataclasses.replace(committee, fits=fits)
+    if throw and is_concrete(committee.ok) and committee.ok.ndim == 1 and not np.any(committee.ok):
+        throw_unless((), jax.tree.map(lambda leaf: leaf[0], committee.result), "every member of the committee")
+    return committee
+
+
+@eqx.filter_jit
+def _conditioned(
+    model: Model, data: Data, counts: Int[Array, "b n"], solver: AbstractSolver, fitted: tuple[Any, Any] | None
+) -> Bagged:
+    model = as_dtype(model, data.dtype)
+    good = jnp.isfinite(data.y.reshape(data.n, -1)).all(axis=1)
+    for leaf in jax.tree.leaves(data.x):
+        good = good & jnp.isfinite(leaf.reshape(data.n, -1)).all(axis=1)
+    sick = jnp.any((counts > 0) & data.mask & ~good, axis=1)
+    # Only members that have seen a NaN are to fail of it: such rows are out of the way of the others.
+    clean = Data(data.x, data.y, data.mask & good)
+    counts = jnp.where(data.mask, counts, 0)
+    own, common = eqx.partition(model, lambda leaf: eqx.is_array(leaf) and fitted is not None)
+
+    def member(lane: tuple[Any, Array, Array]) -> tuple[Array, Array | None, Array, Any]:
+        own, counts, sick = lane
+        model = eqx.combine(own, common)
+        # A noise of NaN makes the factor say `nonfinite`.
+        noise = jnp.where(sick, jnp.nan, model.noise / jnp.maximum(counts, 1).astype(clean.dtype))
+        seen = eqx.tree_at(lambda d: d.mask, clean, clean.mask & (counts > 0))
+        c = condition(eqx.tree_at(lambda m: m.noise, model, noise), seen, solver, throw=False)
+        free = None if c.free is None else c.free.coefficients - matmul(c.free.carried.T, c.alpha)
+        return c.alpha, free, c.jitter, c.result
+
+    # One after another: the matrices of all members at once would be members × n².
+    alpha, free, jitter, result = jax.lax.map(member, (own, counts, sick))
+    ok = is_usable(result)
+    if fitted is not None:
+        value, how = fitted
+        result = jax.vmap(Result.where)(how == Result.successful, result, how)
+        ok = ok & jnp.isfinite(value)
+    return Bagged(model, clean, counts, alpha, free, jitter, result, ok, None, fitted is not None)
+
+
+@eqx.filter_jit
+def _members_at(committee: Bagged, x: Rows) -> Float[Array, "b m *p"]:
+    values = _safe_members_at(committee, x)
+    return jnp.where(_beside(committee.ok, values), values, jnp.nan)
+
+
+@eqx.filter_jit
+def _mean_at(committee: Bagged, x: Rows) -> Float[Array, "m *p"]:
+    return _mean_over(committee.ok[:, None], _safe_members_at(committee, x))
+
+
+@eqx.filter_jit
+def _spread_at(committee: Bagged, x: Rows) -> Float[Array, "m *p"]:
+    values, ok = _safe_members_at(committee, x), committee.ok[:, None]
+    return safe_sqrt(_mean_over(ok, (values - _mean_over(ok, values)) ** 2))
+
+
+@eqx.filter_jit
+def _out_of_bag_mean(committee: Bagged) -> Float[Array, "n *p"]:
+    return _mean_over(_out_of_bag(committee), _safe_members_at(committee, committee.data.x))
+
+
+@eqx.filter_jit
+def _out_of_bag_error(committee: Bagged) -> Float[Array, ""]:
+    data, has_one = committee.data, jnp.any(_out_of_bag(committee), axis=0)
+    residuals = jnp.where(_beside(has_one, data.y), data.y - _out_of_bag_mean(committee), 0.0)
+    return jnp.sum(residuals**2) / (jnp.sum(has_one) * data.num_outputs)
+
+
+def _out_of_bag(committee: Bagged) -> Bool[Array, "b n"]:
+    """Which members have not seen which rows that count, of those members that did not fail."""
+    return (committee.counts == 0) & committee.ok[:, None] & committee.data.mask
+
+
+def _safe_members_at(committee: Bagged, x: Rows) -> Float[Array, "b m *p"]:
+    """`μ(x) + k_xX alpha_b` for every member; 0 in place of alpha for those that failed, so that no derivative meets NaN."""
+    data, masks = committee.data, committee.data.mask & (committee.counts > 0)
+    alpha, free = jax.tree.map(
+        lambda leaf: jnp.where(_beside(committee.ok, leaf), leaf, 0.0), (committee.alpha, committee.free)
+    )
+    own, common = eqx.partition(committee.model, lambda leaf: eqx.is_array(leaf) and committee.is_fitted)
+
+    def of_block(block: Rows) -> Array:
+        def member(own: Any, mask: Array, alpha: Array, free: Array | None) -> Array:
+            model = eqx.combine(own, common)
+            values = matmul(model.kernel.gram(data.x, block).T, alpha)
+            if free is not None:
+                values = values + matmul(free_functions(model.kernel, block, data.x, mask), free)
+            return values + mean_values(model.mean, block, values)
+
+        return jnp.moveaxis(jax.vmap(member)(own, masks, alpha, free), 0, 1)
+
+    # The cross-Gram of a common model is not mapped over, and so made once.
+    width = data.n * (len(committee) if committee.is_fitted else 1) + alpha[:, 0].size
+    return jnp.moveaxis(map_rows(of_block, x, width), 1, 0)
+
+
+def _mean_over(which: Bool[Array, "b #m"], values: Float[Array, "b m *p"]) -> Float[Array, "m *p"]:
+    """The mean over members, those only that are wanted at each row; NaN where there is none."""
+    which = which.reshape(which.shape + (1,) * (values.ndim - 2))
+    number = jnp.sum(which, axis=0)
+    total = jnp.sum(jnp.where(which, values, 0.0), axis=0)
+    return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+
+
+def _beside(flags: Bool[Array, " k"], like: Array) -> Bool[Array, "..."]:
+    return flags.reshape(flags.shape + (1,) * (like.ndim - 1))
+
+
+def _fits(model: Model, data: Data, counts: Array, key: Any, solver: Any, options: dict[str, Any]) -> Fits:
+    """Every member's hyperparameters, fitted to the rows that it has seen."""
+    if not all(map(is_concrete, jax.tree.leaves((model, data, counts)))):
+        raise TypeError("fit_members=True works eagerly; inside jit, grad and vmap, let the members share the model.")
+    if model.noise.ndim:
+        raise ValueError("fit_members=True needs one noise for all rows; this model has one per row.")
+    if options.get("shared"):
+        raise ValueError("shared=True makes one fit of all draws: fit the model to the data with kx.fit instead.")
+    x, y = jax.tree.map(np.asarray, (data.x, data.y))
+    # Each row once. Copies agree without any noise: the likelihood has no bound as the noise goes to 0, and what is left
+    # out of a fold has its copy among the rest.
+    rows = [np.flatnonzero(own) for own in np.where(data.mask, counts, 0)]
+    draws = [(jax.tree.map(lambda leaf, own=own: leaf[own], x), y[own]) for own in rows]
+    if options.get("restarts"):
+        key = None if key is None else jax.random.fold_in(key, len(draws))
+        options = {"key": key} | options
+    return fit_many(model, draws, solver=solver, **options)
