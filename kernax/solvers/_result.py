@@ -67,6 +67,10 @@ class Result(eqx.Enumeration):
         "no_better_than_chance: under the weights that were reached no member errs on less than half, so boosting ended. "
         "If it had no member at all, give richer members (learners.Trees) or look at the labels."
     )
+    no_minimum = (
+        "no_minimum: the loss falls for ever as the intercept grows, since the rows that count have one class only, or no "
+        "count above 0. Give rows of both classes (for counts, one above 0), or intercept=False."
+    )
     unknown_labels = (
         "unknown_labels: a classifier wants the labels -1 and +1. Map others with np.where(…, 1.0, -1.0)."
     )
