@@ -11,10 +11,14 @@ from kernax.learners._members import AbstractMembers
 from kernax.learners._one_against_rest import OneAgainstRest, one_against_rest
 from kernax.learners._residual_boosting import Boosted, boosted
 from kernax.learners._stumps import Stump, Stumps
+from kernax.learners._support_vectors import SVC, SVR, SupportVectors, support_vectors
 from kernax.learners._trees import Tree, Trees
+from kernax.learners._validation import holdout_loss, kfold_loss
 from kernax.learners._votes import majority_vote
 
 __all__ = [
+    "SVC",
+    "SVR",
     "AbstractMembers",
     "AdaBoost",
     "Bagged",
@@ -30,11 +34,14 @@ __all__ = [
     "RidgeFit",
     "Stump",
     "Stumps",
+    "SupportVectors",
     "Tree",
     "Trees",
     "adaboost",
     "bagged",
     "boosted",
+    "holdout_loss",
+    "kfold_loss",
     "lasso",
     "lasso_path",
     "least_squares",
@@ -43,4 +50,5 @@ __all__ = [
     "random_fourier_features",
     "ridge",
     "rounds_for",
+    "support_vectors",
 ]

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int
 from kernax.solvers import _lapack
 
 
-def _one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that `vmap` on CPU runs lane after lane, and elsewhere all at once."""
     safe = custom_vmap(function)
 
     @safe.def_vmap
@@ -44,7 +45,7 @@ def _one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return safe
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def cholesky(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
     """`R` with `RᵀR = matrix + jitter·I` in the upper triangle; below it may stand anything.
 
@@ -61,32 +62,32 @@ def cholesky(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Arr
     return by_xla(matrix, jitter)
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def solve_upper_transposed(upper: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
     """`R⁻ᵀ b`."""
     return lax.linalg.triangular_solve(upper.T, b, left_side=True, lower=True)
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def solve_upper(upper: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
     """`R⁻¹ b`."""
     return lax.linalg.triangular_solve(upper.T, b, left_side=True, lower=True, transpose_a=True)
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
     """`A⁻¹ b` in one go: for many small systems, whose loop over a batch is then compiled once and not three times."""
     upper = cholesky(matrix, jnp.zeros((), matrix.dtype))
     return solve_upper(upper, solve_upper_transposed(upper, b))
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
     """Eigenvectors (columns) and ascending eigenvalues of a symmetric matrix."""
     return lax.linalg.eigh(matrix, symmetrize_input=False)
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The upper triangle of `(RᵀR)⁻¹`; below it may stand anything."""
 
@@ -100,7 +101,7 @@ def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return by_solves(upper)
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def qr(matrix: Float[Array, "n q"]) -> tuple[Float[Array, "n q"], Float[Array, "q q"], Int[Array, " q"]]:
     """`Q`, `R` and the order with `matrix[:, order] = Q R`, for n ≥ q; pivoted, so that the diagonal of R descends.
 
@@ -110,14 +111,14 @@ def qr(matrix: Float[Array, "n q"]) -> tuple[Float[Array, "n q"], Float[Array, "
     return q, r, order
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def lu(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Int[Array, " n"]]:
     """`L` (below its unit diagonal) and `U` in one matrix, and the order of rows with `matrix[order] = L U`."""
     packed, _, order = lax.linalg.lu(matrix)
     return packed, order
 
 
-@_one_at_a_time_on_cpu
+@one_at_a_time_on_cpu
 def solve_lu(packed: Float[Array, "n n"], order: Int[Array, " n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
     """`matrix⁻¹ b` from what `lu` gives."""
     half = lax.linalg.triangular_solve(packed, b[order], left_side=True, lower=True, unit_diagonal=True)

@@ -1,0 +1,221 @@
+"""The solver of the dual: a few cheap steps to guess which coefficients are free, then pivoting on whole blocks of them.
+
+*Pair steps* (sequential minimal optimisation) move the two coefficients that gain most (one, without an intercept), O(n)
+each. They come near the solution quickly and to it slowly: the larger C, the slower.
+
+*Block pivoting* guesses the place of every coefficient and solves the linear system of the free ones. Free coefficients that
+left their bounds are put there, and the others whose residual contradicts their place are freed, all at once. Where no place
+changes, the solution is exact: zeros and bounds to the bit, the conditions to rounding. From a cold start it may cycle;
+after n pair steps it takes about ten systems, whatever C. Should the places that change no longer become fewer, pair
+steps, which always progress, go on from where they were, twice as many each time.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import matmul
+from kernax.learners._dual import (
+    AT_LOWER,
+    AT_UPPER,
+    FREE_ABOVE,
+    FREE_BELOW,
+    Dual,
+    held_at,
+    middle,
+    places,
+    slopes,
+    solve_face,
+)
+from kernax.solvers import one_at_a_time_on_cpu
+
+_PATIENCE = 5
+"""Systems in turn after which the places that change must have become fewer."""
+
+
+class Solution(NamedTuple):
+    """An α within its bounds, and how it was found."""
+
+    alpha: Float[Array, " n"]
+    intercept: Float[Array, ""]
+    num_pairs: Int[Array, ""]
+    """Pair steps."""
+    num_systems: Int[Array, ""]
+    """Linear systems solved."""
+    jitter: Float[Array, ""]
+    """What the last system needed on its diagonal."""
+    settled: Bool[Array, ""]
+    """Whether no place changed any more."""
+
+
+def solve_dual(dual: Dual, intercept: bool, max_rounds: Int[Array, ""]) -> Solution:
+    """The minimiser, after at most that many rounds of pair steps and pivoting. Not to be differentiated: see `attached`."""
+    return Solution(*(_with_intercept if intercept else _without)(*dual, max_rounds))
+
+
+class _Pairs(NamedTuple):
+    alpha: Float[Array, " n"]
+    gradient: Float[Array, " n"]
+    """`Kα - y`."""
+    num_steps: Int[Array, ""]
+    ended: Bool[Array, ""]
+
+
+class _Pivots(NamedTuple):
+    place: Int[Array, " n"]
+    alpha: Float[Array, " n"]
+    intercept: Float[Array, ""]
+    jitter: Float[Array, ""]
+    changes: Int[Array, ""]
+    fewest: Int[Array, ""]
+    idle: Int[Array, ""]
+    num_systems: Int[Array, ""]
+
+
+class _Round(NamedTuple):
+    number: Int[Array, ""]
+    pairs: _Pairs
+    pivots: _Pivots
+    num_systems: Int[Array, ""]
+    ended: Bool[Array, ""]
+
+
+def _solve(gram, targets, epsilon, lower, upper, max_rounds, intercept: bool):
+    dual = Dual(gram, targets, epsilon, lower, upper)
+    n = targets.shape[0]
+    entries = jnp.diagonal(gram)
+    zero = jnp.asarray(0)
+
+    def one_round(state: _Round) -> _Round:
+        # Summed up over thousands of steps, the gradient has gathered rounding.
+        pairs = state.pairs._replace(gradient=matmul(gram, state.pairs.alpha) - targets)
+        until = pairs.num_steps + n * 2**state.number
+        pairs = jax.lax.while_loop(
+            lambda pairs: ~pairs.ended & (pairs.num_steps < until), partial(_pair_step, dual, entries, intercept), pairs
+        )
+        pivots = _pivot_until_settled(dual, intercept, places(dual, pairs.alpha))
+        # Pair steps that found nothing more to gain were at the solution, as near as rounding lets them.
+        ended = (pivots.changes == 0) | pairs.ended
+        return _Round(state.number + 1, pairs, pivots, state.num_systems + pivots.num_systems, ended)
+
+    pairs = _Pairs(jnp.zeros_like(targets), -targets, zero, jnp.asarray(False))
+    start = _Round(zero, pairs, _start(jnp.zeros(n, jnp.int32), targets), zero, jnp.asarray(False))
+    end = jax.lax.while_loop(lambda state: ~state.ended & (state.number < max_rounds), one_round, start)
+
+    settled = end.pivots.changes == 0
+    by_pairs = end.pairs.alpha
+    alpha = jnp.where(settled, jnp.clip(end.pivots.alpha, lower, upper), by_pairs)
+    b = jnp.where(settled, end.pivots.intercept, middle(slopes(dual, by_pairs, end.pairs.gradient)) if intercept else 0.0)
+    return alpha, b, end.pairs.num_steps, end.num_systems, end.pivots.jitter, settled
+
+
+_with_intercept = one_at_a_time_on_cpu(partial(_solve, intercept=True))
+_without = one_at_a_time_on_cpu(partial(_solve, intercept=False))
+
+
+def _pair_step(dual: Dual, entries: Float[Array, " n"], intercept: bool, pairs: _Pairs) -> _Pairs:
+    """The most that two coefficients can gain, one going up and the other as far down; one alone, without an intercept."""
+    alpha, gradient = pairs.alpha, pairs.gradient
+    up, down = slopes(dual, alpha, gradient)
+    tiny = jnp.finfo(alpha.dtype).eps * jnp.max(entries) + jnp.finfo(alpha.dtype).tiny
+    if intercept:
+        i = jnp.argmin(up)
+        row = dual.gram[i]
+        gain = jnp.maximum(down - up[i], 0.0)
+        curvature = jnp.maximum(entries[i] + entries - 2.0 * row, tiny)
+        j = jnp.argmax(gain**2 / curvature)
+        top, bottom = _end_above(dual, alpha, i), _end_below(dual, alpha, j)
+        step = jnp.minimum(gain[j] / curvature[j], jnp.minimum(top - alpha[i], alpha[j] - bottom))
+        # Exactly the end where that is reached: in floats `a + (u - a)` need not be u.
+        moved = alpha.at[i].set(jnp.where(step >= top - alpha[i], top, alpha[i] + step))
+        moved = moved.at[j].set(jnp.where(step >= alpha[j] - bottom, bottom, alpha[j] - step))
+        return _Pairs(moved, gradient + step * (row - dual.gram[j]), pairs.num_steps + 1, gain[j] <= tiny)
+    gain = jnp.maximum(jnp.maximum(-up, down), 0.0)
+    curvature = jnp.maximum(entries, tiny)
+    i = jnp.argmax(gain**2 / curvature)
+    upwards = -up[i] >= down[i]
+    end = jnp.where(upwards, _end_above(dual, alpha, i), _end_below(dual, alpha, i))
+    room = jnp.abs(end - alpha[i])
+    step = jnp.minimum(gain[i] / curvature[i], room)
+    signed = jnp.where(upwards, step, -step)
+    value = jnp.where(step >= room, end, alpha[i] + signed)
+    return _Pairs(alpha.at[i].set(value), gradient + signed * dual.gram[i], pairs.num_steps + 1, gain[i] <= tiny)
+
+
+def _end_above(dual: Dual, alpha: Float[Array, " n"], i: Int[Array, ""]) -> Float[Array, ""]:
+    """How high a coefficient can go in one step: to its bound, or to 0, where the slope changes."""
+    return jnp.where(alpha[i] < 0, 0.0, dual.upper[i])
+
+
+def _end_below(dual: Dual, alpha: Float[Array, " n"], i: Int[Array, ""]) -> Float[Array, ""]:
+    return jnp.where(alpha[i] > 0, 0.0, dual.lower[i])
+
+
+def _start(place: Int[Array, " n"], like: Float[Array, " n"]) -> _Pivots:
+    zero, none = jnp.asarray(0), jnp.zeros((), like.dtype)
+    many = jnp.asarray(like.shape[0] + 1)
+    return _Pivots(place, jnp.zeros_like(like), none, none, many, many, zero, zero)
+
+
+def _pivot_until_settled(dual: Dual, intercept: bool, place: Int[Array, " n"]) -> _Pivots:
+    def goes_on(pivots: _Pivots) -> Bool[Array, ""]:
+        return (pivots.changes > 0) & (pivots.idle < _PATIENCE)
+
+    return jax.lax.while_loop(goes_on, partial(_pivot, dual, intercept), _start(place, dual.targets))
+
+
+def _pivot(dual: Dual, intercept: bool, pivots: _Pivots) -> _Pivots:
+    """Solve for the free coefficients, and change every place that the answer contradicts."""
+    place = pivots.place
+    free, signs = jnp.abs(place) == 1, jnp.sign(place).astype(dual.targets.dtype)
+    held = held_at(dual, place)
+    left = dual.targets - matmul(dual.gram, held)
+    total = -jnp.sum(held)
+    face = solve_face(dual.gram, free, left - dual.epsilon * signs, total, intercept)
+    alpha = held + face.alpha
+    gradient = matmul(dual.gram, alpha) - dual.targets
+    b = face.intercept
+    if intercept:
+        b = jnp.where(jnp.any(free), b, middle(slopes(dual, alpha, gradient)))
+    residual = -gradient - b
+    new = _contradicted(dual, place, alpha, residual)
+    changes = jnp.sum(new != place)
+    # Without a free coefficient nothing makes the sum 0; and a system that had no solution says nothing.
+    size = jnp.sum(jnp.abs(alpha))
+    balanced = jnp.abs(jnp.sum(alpha)) <= 64 * jnp.finfo(alpha.dtype).eps * size if intercept else jnp.asarray(True)
+    useless = ~jnp.isfinite(size) | (~jnp.any(free) & ~balanced)
+    changes = jnp.where(useless, place.shape[0] + 1, changes)
+    fewer = changes < pivots.fewest
+    return _Pivots(
+        place=jnp.where(changes == 0, place, new),
+        alpha=alpha,
+        intercept=b,
+        jitter=face.jitter,
+        changes=changes,
+        fewest=jnp.minimum(changes, pivots.fewest),
+        idle=jnp.where(useless, _PATIENCE, jnp.where(fewer, 0, pivots.idle + 1)),
+        num_systems=pivots.num_systems + 1,
+    )
+
+
+def _contradicted(
+    dual: Dual, place: Int[Array, " n"], alpha: Float[Array, " n"], residual: Float[Array, " n"]
+) -> Int[Array, " n"]:
+    """The places after an answer: out of bounds becomes held, and a residual on the wrong side of the tube becomes free."""
+    eps = jnp.finfo(alpha.dtype).eps
+    # What rounding makes of residuals (through Kα) and of coefficients.
+    scale = jnp.max(jnp.abs(dual.targets)) + jnp.max(jnp.abs(jnp.diagonal(dual.gram))) * jnp.sum(jnp.abs(alpha))
+    slack, give = 8 * eps * scale, 64 * eps * jnp.max(jnp.abs(alpha))
+    above, below = residual - dual.epsilon, -residual - dual.epsilon
+    free_above, free_below = place == FREE_ABOVE, place == FREE_BELOW
+    new = place
+    new = jnp.where(free_above & (alpha < -give) | free_below & (alpha > give), 0, new)
+    new = jnp.where(free_above & (alpha > dual.upper + give), AT_UPPER, new)
+    new = jnp.where(free_below & (alpha < dual.lower - give), AT_LOWER, new)
+    at_zero = place == 0
+    opens_above = (at_zero & (dual.upper > 0) & (above > slack)) | ((place == AT_UPPER) & (above < -slack))
+    opens_below = (at_zero & (dual.lower < 0) & (below > slack)) | ((place == AT_LOWER) & (below < -slack))
+    return jnp.where(opens_above, FREE_ABOVE, jnp.where(opens_below, FREE_BELOW, new))

@@ -1,0 +1,266 @@
+"""Support vector machines: ε-insensitive regression and hinge-loss classification."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import as_floats, is_concrete, matmul
+from kernax.data import Data
+from kernax.kernels import AbstractKernel
+from kernax.learners._dual import Dual, attached, kkt_residual, places, slopes
+from kernax.learners._machines import (
+    AbstractExpansion,
+    AbstractMachine,
+    as_penalty,
+    check_cholesky,
+    check_labels,
+    check_machine,
+    check_targets,
+    signs,
+)
+from kernax.learners._pivoting import solve_dual
+from kernax.learners._validation import squared_error
+from kernax.model import check_model_and_data
+from kernax.parameters import as_dtype, non_negative, positive
+from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
+
+_MAX_ROUNDS = 9
+
+
+class SVR(AbstractMachine):
+    """ε-insensitive regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`; `C = 1/(2λ)`, give the one or the other.
+
+    Its answer `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε, and ±C for rows
+    strictly outside, however far: outliers pull no harder than that. C (or λ) may be given per row.
+    """
+
+    kernel: AbstractKernel
+    penalty: Float[Array, "*n"] = positive()
+    epsilon: Float[Array, ""] = non_negative(scalar=True)
+    intercept: bool = eqx.field(static=True, default=True)
+
+    def __init__(
+        self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, epsilon: Any = 0.1, intercept: bool = True
+    ):
+        self.kernel = kernel
+        self.penalty = as_penalty(C, penalty, "SVR")
+        self.epsilon = epsilon
+        self.intercept = bool(intercept)
+
+    def __check_init__(self):
+        check_machine(self)
+
+    def check(self, data, caller):
+        check_targets(self, data, caller)
+
+    def conditioned(self, data, finite, solver):
+        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_ROUNDS))
+
+    def initialised(self, data):
+        spread = jnp.std(data.y, where=data.mask)
+        spread = jnp.where(jnp.isfinite(spread) & (spread > 0), spread, 1.0)
+        kernel = self.kernel.initialised(data.x, data.mask, spread**2)
+        # One coefficient at its bound then reaches ten standard deviations, whatever the units of kernel and targets.
+        level = jnp.mean(kernel.diag(data.x), where=data.mask)
+        penalty = jnp.broadcast_to(0.05 * level / spread, self.penalty.shape)
+        epsilon = jnp.where(self.epsilon > 0, 0.1 * spread, 0.0)
+        return eqx.tree_at(lambda m: (m.kernel, m.penalty, m.epsilon), self, (kernel, penalty, epsilon))
+
+    def held_out_loss(self, y, values):
+        # Not the loss of its own: an ε that is fitted would make that 0 by growing.
+        return squared_error(y, values)
+
+    def dual(self, gram: Float[Array, "n n"], data: Data, bound: Float[Array, " n"]) -> Dual:
+        """The dual whose coefficients are at most `bound` in size."""
+        return Dual(gram, data.y, self.epsilon, -bound, bound)
+
+    def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`max(|y - f| - ε, 0)`."""
+        return jnp.maximum(jnp.abs(y - values) - self.epsilon, 0.0)
+
+
+class SVC(AbstractMachine):
+    """Hinge-loss classification of labels ±1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`; `C = 1/(2λ)`.
+
+    α is 0 for rows beyond the margin, `y f > 1`, and `C y` for rows within it or on the wrong side. C (or λ) may be given
+    per row.
+    """
+
+    kernel: AbstractKernel
+    penalty: Float[Array, "*n"] = positive()
+    intercept: bool = eqx.field(static=True, default=True)
+
+    def __init__(self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, intercept: bool = True):
+        self.kernel = kernel
+        self.penalty = as_penalty(C, penalty, "SVC")
+        self.intercept = bool(intercept)
+
+    def __check_init__(self):
+        check_machine(self)
+
+    def check(self, data, caller):
+        check_targets(self, data, caller)
+        check_labels(data, "SVC")
+
+    def conditioned(self, data, finite, solver):
+        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_ROUNDS))
+
+    def initialised(self, data):
+        kernel = self.kernel.initialised(data.x, data.mask, jnp.ones((), data.dtype))
+        level = jnp.mean(kernel.diag(data.x), where=data.mask)
+        penalty = jnp.broadcast_to(0.05 * level, self.penalty.shape)
+        return eqx.tree_at(lambda m: (m.kernel, m.penalty), self, (kernel, penalty))
+
+    def held_out_loss(self, y, values):
+        return self.loss(y, values)
+
+    def dual(self, gram: Float[Array, "n n"], data: Data, bound: Float[Array, " n"]) -> Dual:
+        """The dual whose coefficients are at most `bound` in size and have the sign of their label."""
+        signed = data.y * bound
+        return Dual(gram, data.y, jnp.zeros((), gram.dtype), jnp.minimum(signed, 0.0), jnp.maximum(signed, 0.0))
+
+    def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`max(1 - y f, 0)`."""
+        return jnp.maximum(1.0 - y * values, 0.0)
+
+
+class SupportVectors(AbstractExpansion):
+    """A support vector machine that has seen data: `f(x) = Σ α_i k(x, x_i) + b`, exact to rounding.
+
+    Coefficients that are 0 or at their bound are so to the bit. Derivatives with respect to kernel, penalty, ε, x and y, of
+    any order, are those of the conditions on the free coefficients; a gradient costs one more factorisation of their rows.
+    """
+
+    model: Any
+    data: Data
+    solver: AbstractSolver
+    coefficients: Float[Array, " n"]
+    intercept: Float[Array, ""]
+    at_bound: Bool[Array, " n"]
+    """Rows outside the tube, or within the margin: α is ±C."""
+    objective: Float[Array, ""]
+    """`Σ C_i loss_i + ½‖f‖²`."""
+    duality_gap: Float[Array, ""]
+    """The objective less that of the dual: 0 but for rounding."""
+    kkt_residual: Float[Array, ""]
+    """The largest violation of the conditions of optimality, in the unit of y."""
+    num_steps: Int[Array, ""]
+    """Linear systems solved."""
+    result: Any
+    jitter: Float[Array, ""]
+
+    @property
+    def support(self) -> Bool[Array, " n"]:
+        """The support vectors: rows whose coefficient is not 0."""
+        return self.coefficients != 0
+
+    @property
+    def num_support(self) -> Int[Array, ""]:
+        """How many there are."""
+        return jnp.sum(self.support)
+
+    def classify(self, x: Any) -> Float[Array, " m"]:
+        """-1 or +1 at the rows of x."""
+        if not isinstance(self.model, SVC):
+            raise TypeError("SVR predicts numbers, not classes: call the machine itself, or train an SVC.")
+        return signs(self(x))
+
+    def __repr__(self):
+        if not is_concrete(self.kkt_residual) or self.kkt_residual.ndim:
+            return f"SupportVectors({self.model!r}, {self.data!r})"
+        return (
+            f"SupportVectors({result_name(self.result)}, {int(self.num_support)} of {int(self.data.count)} rows, "
+            f"{int(jnp.sum(self.at_bound))} at their bound, objective={float(self.objective):.6g}, "
+            f"kkt_residual={float(self.kkt_residual):.2g}, {self.model!r})"
+        )
+
+
+def support_vectors(
+    model: SVR | SVC, data: Data, *, weights: Any = None, max_rounds: int = _MAX_ROUNDS, throw: bool = True
+) -> SupportVectors:
+    """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row if you like.
+
+    A weight multiplies the row's loss; a row of weight 0 does not count. Each round makes pair steps, n at first and then
+    twice as many, and pivots until nothing changes: one round nearly always does, in O(n²) for the steps and about ten
+    factorisations of the free rows. After `max_rounds` the best so far has the status `max_steps_reached`.
+    """
+    if not isinstance(model, SVR | SVC):
+        raise TypeError(f"support_vectors wants learners.SVR or learners.SVC first, got {type(model).__name__}.")
+    check_model_and_data(model, data, "support_vectors")
+    if weights is not None:
+        weights = _as_weights(weights, data)
+    if max_rounds < 1:
+        raise ValueError(f"max_rounds must be 1 or more, got {max_rounds}.")
+    machine = _weighted(model, data, weights, jnp.asarray(max_rounds))
+    if throw:
+        throw_unless((), machine.result, "training")
+    return machine
+
+
+def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
+    weights = as_floats(weights, "weights")
+    if weights.shape != (data.n,):
+        raise ValueError(f"weights must be one number for each of the {data.n} rows, got shape {weights.shape}.")
+    if is_concrete(weights) and not (np.isfinite(weights).all() and (np.asarray(weights) >= 0).all()):
+        raise ValueError("weights must be finite and 0 or more.")
+    return weights.astype(data.dtype)
+
+
+@eqx.filter_jit
+def _weighted(model: SVR | SVC, data: Data, weights: Array | None, max_rounds: Int[Array, ""]) -> SupportVectors:
+    data, finite = data.finite_or_zero()
+    return _solved(as_dtype(model, data.dtype), data, finite, Cholesky(), weights, max_rounds)
+
+
+def _solved(
+    model: SVR | SVC,
+    data: Data,
+    finite: Bool[Array, ""],
+    solver: AbstractSolver,
+    weights: Float[Array, " n"] | None,
+    max_rounds: Int[Array, ""],
+) -> SupportVectors:
+    check_cholesky(solver, type(model).__name__)
+    gram, bound = model.kernel.gram(data.x, None), model.C if weights is None else weights * model.C
+    bound = data.zero_where_masked(jnp.broadcast_to(bound, data.y.shape))
+    dual = model.dual(gram, data, bound)
+    finite = finite & jnp.isfinite(sum(jnp.sum(part) for part in dual))
+    # Numbers for every problem: where there are none, those of a harmless one, and NaN at the very end.
+    harmless = Dual(jnp.eye(data.n, dtype=data.dtype), *(jnp.zeros_like(part) for part in dual[1:]))
+    dual = jax.tree.map(lambda part, other: jnp.where(finite, part, other), dual, harmless)
+
+    found = solve_dual(jax.lax.stop_gradient(dual), model.intercept, max_rounds)
+    alpha, b = attached(dual, found.alpha, found.intercept, model.intercept)
+    values = matmul(dual.gram, alpha) + b
+    gradient = values - b - dual.targets
+    residual = kkt_residual(*jax.lax.stop_gradient((slopes(dual, alpha, gradient), b)))
+    energy, losses = jnp.sum(alpha * (values - b)), jnp.sum(bound * model.loss(data.y, values))
+    objective = losses + 0.5 * energy
+    gap = losses + energy - jnp.sum(dual.targets * alpha) + dual.epsilon * jnp.sum(jnp.abs(alpha))
+
+    scale = jnp.max(jnp.where(data.mask, jnp.abs(data.y), 0.0))
+    single = jnp.finfo(data.dtype).eps > 1e-10
+    near = residual <= (1e-3 if single else 1e-6) * jnp.where(scale > 0, scale, 1.0)
+    result = Result.where(near, Result.successful, Result.max_steps_reached)
+    result = Result.where(finite, result, Result.nonfinite)
+    result = Result.where(jnp.any(data.mask), result, Result.empty)
+    ok = finite & jnp.any(data.mask)
+    alpha, b, objective, gap, residual = (jnp.where(ok, part, jnp.nan) for part in (alpha, b, objective, gap, residual))
+    return SupportVectors(
+        model=model,
+        data=data,
+        solver=solver,
+        coefficients=alpha,
+        intercept=b,
+        at_bound=jnp.abs(places(dual, found.alpha)) == 2,
+        objective=objective,
+        duality_gap=gap,
+        kkt_residual=residual,
+        num_steps=found.num_systems,
+        result=result,
+        jitter=found.jitter,
+    )
