@@ -4,12 +4,15 @@ from kernax.learners._adaboost import AdaBoost, adaboost, rounds_for
 from kernax.learners._bagging import Bagged, bagged
 from kernax.learners._dictionary import Dictionary
 from kernax.learners._features import FourierFeatures, PolynomialFeatures, random_fourier_features
+from kernax.learners._laplace import GPClassifier, LaplaceGP, LatentGP
 from kernax.learners._lasso import LassoFit, LassoPath, lasso, lasso_path
 from kernax.learners._linear import LeastSquaresFit, RidgeFit, least_squares, ridge
 from kernax.learners._linear_thresholds import LinearThresholds
+from kernax.learners._losses import AbstractLoss, Huber, Logistic, Poisson, SmoothQuantile, Squared, SquaredHinge
 from kernax.learners._members import AbstractMembers
 from kernax.learners._one_against_rest import OneAgainstRest, one_against_rest
 from kernax.learners._residual_boosting import Boosted, boosted
+from kernax.learners._smooth_machine import KernelMachine, SmoothMachine
 from kernax.learners._stumps import Stump, Stumps
 from kernax.learners._support_vectors import SVC, SVR, SupportVectors, support_vectors
 from kernax.learners._trees import Tree, Trees
@@ -19,19 +22,31 @@ from kernax.learners._votes import majority_vote
 __all__ = [
     "SVC",
     "SVR",
+    "AbstractLoss",
     "AbstractMembers",
     "AdaBoost",
     "Bagged",
     "Boosted",
     "Dictionary",
     "FourierFeatures",
+    "GPClassifier",
+    "Huber",
+    "KernelMachine",
+    "LaplaceGP",
     "LassoFit",
     "LassoPath",
+    "LatentGP",
     "LeastSquaresFit",
     "LinearThresholds",
+    "Logistic",
     "OneAgainstRest",
+    "Poisson",
     "PolynomialFeatures",
     "RidgeFit",
+    "SmoothMachine",
+    "SmoothQuantile",
+    "Squared",
+    "SquaredHinge",
     "Stump",
     "Stumps",
     "SupportVectors",

@@ -1,0 +1,202 @@
+"""Smooth losses: what a machine minimises, and, where `e^-loss` has a constant mass over y, a likelihood."""
+
+import abc
+import math
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import betaln, erf, gammaln
+from jaxtyping import Array, Bool, Float
+
+from kernax.parameters import Parametrised, as_function, positive
+
+Scalar = Float[Array, ""]
+
+
+class AbstractLoss(Parametrised):
+    """What a function that is f at a point costs if y was observed there: convex in f, and continuously differentiable.
+
+    `value` is all that a loss of one's own needs; its derivatives come from automatic differentiation. The other methods say
+    what else a loss may be: a likelihood, `p(y | f) = e^-loss / Z` with a Z that does not depend on f, or a probability.
+    """
+
+    labels: ClassVar[bool] = False
+    """Whether y must be -1 or +1."""
+
+    @abc.abstractmethod
+    def value(self, y: Scalar, f: Scalar) -> Scalar:
+        """The loss of one row."""
+
+    def held_out(self, y: Scalar, f: Scalar) -> Scalar:
+        """What counts on a row that was not learned from; it must not fall merely because the loss's parameters change."""
+        return self.value(y, f)
+
+    def log_normaliser(self) -> Scalar:
+        """`log Z`, where `Z = ∫ e^-loss(y, f) dy` (a sum, for labels and counts)."""
+        raise TypeError(
+            f"{self!r} is no negative log-likelihood: the mass of e^-loss over y depends on f, or is not known. Give `fit` "
+            "another objective, such as kx.learners.kfold_loss, or take a loss that normalises, such as learners.Logistic()."
+        )
+
+    def log_density(self, y: Scalar, f: Scalar) -> Scalar:
+        """`log p(y | f) = -loss - log Z`, for one row."""
+        return -self.value(y, f) - self.log_normaliser()
+
+    def probability(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`P(y = +1 | f)`, elementwise."""
+        raise TypeError(
+            f"{self!r} gives no probabilities: take learners.Logistic(), or a loss with a `probability` of its own."
+        )
+
+    def allows(self, y: Scalar) -> Bool[Array, ""]:
+        """Whether y is a value that may be observed."""
+        return jnp.abs(y) == 1 if self.labels else jnp.asarray(True)
+
+    def has_minimum(self, y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Bool[Array, ""]:
+        """Whether some constant is best for all rows that count; else an intercept runs away."""
+        if not self.labels:
+            return jnp.asarray(True)
+        return jnp.any(counts & (y > 0)) & jnp.any(counts & (y < 0))
+
+    def spread(self, y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Scalar:
+        """About the variance that f should start with: that of the targets, or 1 where f is no estimate of y."""
+        return jnp.ones((), y.dtype) if self.labels else jnp.var(y, where=counts)
+
+
+class Logistic(AbstractLoss):
+    """`log(1 + e^{-yf})` for labels ±1, the negative log-likelihood of `P(y = 1) = 1/(1 + e^{-f})`."""
+
+    labels: ClassVar[bool] = True
+
+    def value(self, y, f):
+        return jax.nn.softplus(-y * f)
+
+    def log_normaliser(self):
+        return jnp.zeros(())
+
+    def probability(self, f):
+        return jax.nn.sigmoid(f)
+
+
+class SquaredHinge(AbstractLoss):
+    """`max(0, 1 - yf)²` for labels ±1: rows beyond the margin cost nothing. No likelihood."""
+
+    labels: ClassVar[bool] = True
+
+    def value(self, y, f):
+        return jnp.maximum(1.0 - y * f, 0.0) ** 2
+
+
+class Squared(AbstractLoss):
+    """`(y - f)²`: kernel ridge regression. As a likelihood, normal with variance ½."""
+
+    def value(self, y, f):
+        return (y - f) ** 2
+
+    def log_normaliser(self):
+        return jnp.asarray(0.5 * math.log(math.pi))
+
+
+class Huber(AbstractLoss):
+    """`½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond: outliers pull with bounded force."""
+
+    delta: Float[Array, ""] = positive(default=1.0, scalar=True)
+
+    def value(self, y, f):
+        size = jnp.abs(y - f)
+        near = jnp.minimum(size, self.delta)
+        return near * (size - 0.5 * near)
+
+    def held_out(self, y, f):
+        return (y - f) ** 2
+
+    def log_normaliser(self):
+        inside = math.sqrt(2 * math.pi) * erf(self.delta / math.sqrt(2))
+        return jnp.log(inside + 2.0 * jnp.exp(-0.5 * self.delta**2) / self.delta)
+
+
+class SmoothQuantile(AbstractLoss):
+    """`level·r + width·log(1 + e^{-r/width})` for `r = y - f`: the pinball loss, whose f is the quantile `level`, with its
+    corner rounded over a few `width`."""
+
+    level: float = eqx.field(static=True, default=0.5)
+    width: Float[Array, ""] = positive(default=0.1, scalar=True)
+
+    def __check_init__(self):
+        if not 0 < self.level < 1:
+            raise ValueError(f"SmoothQuantile.level must be between 0 and 1, got {self.level}.")
+
+    def value(self, y, f):
+        return self.level * (y - f) + self.width * jax.nn.softplus((f - y) / self.width)
+
+    def held_out(self, y, f):
+        return jnp.maximum(self.level * (y - f), (self.level - 1.0) * (y - f))
+
+    def log_normaliser(self):
+        return jnp.log(self.width) + betaln(self.level * self.width, (1.0 - self.level) * self.width)
+
+
+class Poisson(AbstractLoss):
+    """`e^f - yf + log y!` for counts y of mean `e^f`."""
+
+    def value(self, y, f):
+        return jnp.exp(f) - y * f + gammaln(y + 1.0)
+
+    def log_normaliser(self):
+        return jnp.zeros(())
+
+    def allows(self, y):
+        return y >= 0
+
+    def has_minimum(self, y, counts):
+        return jnp.any(counts & (y > 0))
+
+    def spread(self, y, counts):
+        return jnp.ones((), y.dtype)
+
+
+class FunctionLoss(AbstractLoss):
+    """A user's own `loss(y, f)` of one row: a function, or a callable Equinox module, whose arrays are parameters."""
+
+    function: Any = eqx.field(converter=as_function)
+
+    def __check_init__(self):
+        number = jax.ShapeDtypeStruct((), jnp.result_type(float))
+        out = eqx.filter_eval_shape(lambda y, f: jnp.asarray(self.function(y, f)), number, number)
+        if out.shape != ():
+            raise ValueError(f"a loss gives one number for one row, got shape {out.shape} from {self.function!r}(y, f).")
+
+    def value(self, y, f):
+        return self.function(y, f)
+
+
+def as_loss(loss: Any) -> AbstractLoss:
+    """A loss as it is, a plain function of `(y, f)` wrapped."""
+    if isinstance(loss, type) and issubclass(loss, AbstractLoss):
+        raise TypeError(f"a loss is an instance, got the class {loss.__name__}: write {loss.__name__}().")
+    if isinstance(loss, AbstractLoss):
+        return loss
+    if not callable(loss):
+        raise TypeError(f"a loss is learners.Logistic(), …, or a function loss(y, f) of one row, got {loss!r}.")
+    return FunctionLoss(loss)
+
+
+def row_losses(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " n"]) -> Float[Array, " n"]:
+    """`loss(y_i, f_i)`."""
+    return jax.vmap(_of_one(loss))(y, f)
+
+
+def row_slopes(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " n"]) -> Float[Array, " n"]:
+    """`∂loss/∂f` of every row."""
+    return jax.vmap(jax.grad(_of_one(loss), argnums=1))(y, f)
+
+
+def row_curvatures(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " n"]) -> Float[Array, " n"]:
+    """`∂²loss/∂f²` of every row."""
+    return jax.vmap(jax.grad(jax.grad(_of_one(loss), argnums=1), argnums=1))(y, f)
+
+
+def _of_one(loss: AbstractLoss) -> Any:
+    return lambda y, f: jnp.asarray(loss.value(y, f)).astype(f.dtype)

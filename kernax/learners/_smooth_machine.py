@@ -1,0 +1,230 @@
+"""Kernel machines with a smooth loss: logistic regression, Huber, quantiles, counts, or a loss of one's own."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.kernels import AbstractKernel
+from kernax.learners._losses import AbstractLoss, Logistic, as_loss
+from kernax.learners._machines import (
+    AbstractExpansion,
+    AbstractMachine,
+    as_penalty,
+    check_cholesky,
+    check_labels,
+    check_machine,
+    check_targets,
+    signs,
+)
+from kernax.learners._newton import Curvature, Task, attached, curvature, minimise
+from kernax.parameters import positive
+from kernax.solvers import AbstractSolver, Cholesky, Result
+from kernax.solvers._factor import masked_gram
+
+
+class KernelMachine(AbstractMachine):
+    """`min Σ loss(y_i, f(x_i) + b) + λ‖f‖²` for a smooth, convex loss: kernel logistic regression, by default.
+
+    `loss` is one of `kernax.learners` or a function `loss(y, f)` of one row. Give λ as `penalty` (one number, or one per
+    row) or as `C = 1/(2λ)`; C = 1 if neither is given. `kx.condition(machine, data)` minimises: at most `max_steps` Newton
+    steps, O(n³/3) each, usually five to ten.
+    """
+
+    kernel: AbstractKernel
+    loss: AbstractLoss
+    penalty: Float[Array, "*n"] = positive()
+    intercept: bool = eqx.field(static=True, default=True)
+    max_steps: int = eqx.field(static=True, default=100)
+
+    def __init__(
+        self,
+        kernel: Any,
+        loss: Any = None,
+        *,
+        C: Any = None,
+        penalty: Any = None,
+        intercept: bool = True,
+        max_steps: int = 100,
+    ):
+        self.kernel = kernel
+        self.loss = Logistic() if loss is None else as_loss(loss)
+        self.penalty = as_penalty(C, penalty, "KernelMachine")
+        self.intercept = intercept
+        self.max_steps = max_steps
+
+    def __check_init__(self):
+        check_machine(self)
+        if self.max_steps < 1:
+            raise ValueError(f"KernelMachine.max_steps must be 1 or more, got {self.max_steps}.")
+
+    def check(self, data, caller):
+        check_targets(self, data, caller)
+        check_observed(self.loss, data, self.intercept, "KernelMachine")
+
+    def conditioned(self, data, finite, solver):
+        solved = solve(self, self.loss, data, finite, solver, self.max_steps, keep_curvature=False)
+        return SmoothMachine(
+            model=self,
+            data=data,
+            solver=solver,
+            coefficients=solved.coefficients,
+            intercept=solved.intercept,
+            values=solved.values,
+            objective=solved.objective,
+            gradient_norm=solved.gradient_norm,
+            num_steps=solved.num_steps,
+            result=solved.result,
+            jitter=solved.jitter,
+        )
+
+    def initialised(self, data):
+        return eqx.tree_at(lambda m: m.kernel, self, initialised_kernel(self.kernel, self.loss, data))
+
+    def held_out_loss(self, y, values):
+        return jax.vmap(self.loss.held_out)(y, values)
+
+
+class SmoothMachine(AbstractExpansion):
+    """A `KernelMachine` that has seen data: `f(x) = Σ α_i k(x, x_i) + b`.
+
+    `coefficients`, `intercept`, `values` and `objective` are differentiable of any order with respect to the kernel's and
+    the loss's parameters, the penalty, x and y, by one more linear system and not through the iterations.
+    """
+
+    model: KernelMachine
+    data: Data
+    solver: AbstractSolver
+    coefficients: Float[Array, " n"]
+    """`α = -C·loss'`, 0 in masked rows."""
+    intercept: Float[Array, ""]
+    values: Float[Array, " n"]
+    """f at the data, with the intercept."""
+    objective: Float[Array, ""]
+    """`Σ C_i loss_i + ½‖f‖²`: what was minimised, divided by 2λ."""
+    gradient_norm: Float[Array, ""]
+    """The largest component of `C·loss' + α`, relative to the largest of its terms."""
+    num_steps: Int[Array, ""]
+    result: Any
+    jitter: Float[Array, ""]
+    """What had to be added to the diagonal of `I + √W K √W` to factorise it: 0, unless the kernel is not definite."""
+
+    def probability(self, x: Any) -> Float[Array, " m"]:
+        """`P(y = +1)` at the rows of x if f is taken for certain: the sigmoid of f, for the logistic loss."""
+        return self.model.loss.probability(self(x))
+
+    def classify(self, x: Any) -> Float[Array, " m"]:
+        """-1 or +1 for every row of x."""
+        check_classifier(self.model.loss)
+        return signs(self(x))
+
+
+def check_classifier(loss: AbstractLoss) -> None:
+    """Refuse to classify by a function that was not learned from labels."""
+    if not loss.labels:
+        raise TypeError(f"{loss!r} is no loss of labels ±1: call the machine itself, machine(x), for its values.")
+
+
+def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -> None:
+    """Refuse targets that the loss does not know, as far as may be looked at."""
+    if loss.labels:
+        check_labels(data, f"{name} with {type(loss).__name__}")
+    parts = [leaf for leaf in jax.tree.leaves((loss, data.y, data.mask)) if eqx.is_array(leaf)]
+    if not all(is_concrete(leaf) for leaf in parts):
+        return
+    # Inside a trace even constants are traced once they are computed with.
+    with jax.ensure_compile_time_eval():
+        allowed = np.asarray(jax.vmap(loss.allows)(data.y) | ~data.mask)
+        has_minimum = bool(loss.has_minimum(data.y, data.mask) | ~jnp.any(data.mask))
+    if not allowed.all():
+        row = int(np.argmin(allowed))
+        raise ValueError(
+            f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}): drop it, or mask it."
+        )
+    if intercept and not has_minimum:
+        what = "one class" if loss.labels else "no count above 0"
+        raise ValueError(f"y has {what} only, and the intercept would run away: give other rows too, or intercept=False.")
+
+
+def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:
+    """The kernel with starting values for functions as large as the loss expects them."""
+    spread = loss.spread(data.y, data.mask)
+    return kernel.initialised(data.x, data.mask, jnp.where(jnp.isfinite(spread) & (spread > 0), spread, 1.0))
+
+
+class Solved(NamedTuple):
+    """The minimum over α and b, differentiable, and what is asked of it."""
+
+    coefficients: Float[Array, " n"]
+    intercept: Float[Array, ""]
+    values: Float[Array, " n"]
+    objective: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    num_steps: Int[Array, ""]
+    result: Any
+    jitter: Float[Array, ""]
+    curvature: Curvature | None
+
+
+def solve(
+    model: AbstractMachine,
+    loss: AbstractLoss,
+    data: Data,
+    finite: Bool[Array, ""],
+    solver: AbstractSolver,
+    max_steps: int,
+    *,
+    keep_curvature: bool,
+) -> Solved:
+    """Minimise, and attach the derivatives; NaN where there is no answer."""
+    cholesky: Cholesky = check_cholesky(solver, type(model).__name__)
+    counts = data.mask
+    allowed = jax.vmap(loss.allows)(data.y) | ~counts
+    positive_penalty = (model.penalty > 0) & jnp.isfinite(model.penalty)
+    # Traced values could not be refused. Harmless ones stand in, so that no derivative behind a `where` meets them.
+    penalty = jnp.where(positive_penalty, model.penalty, 1.0).astype(data.dtype)
+    targets = jnp.where(allowed & counts, data.y, 1.0)
+    gram = masked_gram(model.kernel.gram(data.x, None), counts)
+    task = Task(gram, jnp.where(counts, 0.5 / penalty, 0.0), targets, loss, model.intercept)
+
+    found = minimise(task, max_steps, cholesky.max_jitter)
+    result = found.result
+    if model.intercept:
+        result = Result.where(loss.has_minimum(data.y, counts), result, Result.no_minimum)
+    strange = Result.unknown_labels if loss.labels else Result.nonfinite
+    result = Result.where(jnp.all(allowed), result, strange)
+    result = Result.where(finite & jnp.all(positive_penalty), result, Result.nonfinite)
+    result = Result.where(jnp.any(counts), result, Result.empty)
+    has_numbers = (result == Result.successful) | (result == Result.stalled) | (result == Result.max_steps_reached)
+
+    alpha, intercept = (jnp.where(has_numbers, part, 0.0) for part in (found.alpha, found.intercept))
+    inner = None
+    if keep_curvature:
+        start = jax.lax.stop_gradient((task, alpha, intercept))
+        inner = curvature(start[0], start[0].values(*start[1:]), cholesky.max_jitter)
+    raw = None if inner is None else inner.factor
+    alpha, intercept = attached(task, alpha, intercept, cholesky.max_jitter, raw)
+    values = task.values(alpha, intercept)
+    if inner is not None:
+        inner = curvature(task, values, cholesky.max_jitter, raw)
+    losses, norm_squared = task.losses(values), jnp.sum(alpha * (values - intercept))
+
+    def or_nan(part: Array) -> Array:
+        return jnp.where(has_numbers, part, jnp.nan)
+
+    return Solved(
+        coefficients=or_nan(alpha),
+        intercept=or_nan(intercept),
+        values=or_nan(jnp.where(counts, values, 0.0)),
+        objective=or_nan(jnp.sum(losses) + 0.5 * norm_squared),
+        gradient_norm=found.gradient_norm,
+        num_steps=found.num_steps,
+        result=result,
+        jitter=found.jitter,
+        curvature=inner,
+    )
