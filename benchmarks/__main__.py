@@ -20,6 +20,7 @@ MODULES = {
     "network_gram": "network_gram",
     "fit": "fit",
     "lasso_path": "lasso_path",
+    "adaboost": "adaboost",
     "memory": "memory",
     "import": "import_time",
     "accuracy": "accuracy",

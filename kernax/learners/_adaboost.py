@@ -80,7 +80,7 @@ class AdaBoost(eqx.Module):
 def adaboost(
     data: Any,
     *,
-    members: AbstractMembers | None = None,
+    members: Any = None,
     rounds: int | None = None,
     weights: Any = None,
     validation: Any = None,
@@ -120,14 +120,14 @@ def adaboost(
         raise ValueError("patience counts rounds without a smaller error on validation data: give validation=, too.")
     if bound is not None and not bound > 0:
         raise ValueError(f"bound must be positive, got {bound}.")
+    max_rounds = _default_rounds(data.n) if rounds is None else whole_number(rounds, "rounds")
+    # What was not asked for is never reached; as one and the same program.
     limits = Limits(
-        rounds=jnp.asarray(0 if rounds is None else whole_number(rounds, "rounds")),
-        patience=None if patience is None else jnp.asarray(whole_number(patience, "patience")),
-        bound=None if bound is None else jnp.asarray(float(bound)),
+        rounds=_rounds_by_count(data) if rounds is None else jnp.asarray(max_rounds),
+        patience=jnp.asarray(max_rounds + 1 if patience is None else whole_number(patience, "patience")),
+        bound=jnp.asarray(-1.0 if bound is None else float(bound)),
     )
-    max_rounds = _default_rounds(data.n) if rounds is None else int(rounds)
-    weights = None if weights is None else _as_weights(weights, data)
-    committee = _adaboost(data, validation, weights, members, max_rounds, rounds is None, limits)
+    committee = _adaboost(data, validation, _as_weights(weights, data), members, max_rounds, limits)
     if throw and is_concrete(committee.num_rounds) and committee.num_rounds.ndim == 0:
         usable = ("no_better_than_chance",) if int(committee.num_rounds) > 0 else ()
         throw_unless(usable, committee.result, "AdaBoost")
@@ -146,35 +146,35 @@ def _default_rounds(n: int) -> int:
     return max(1, round(n**_POWER))
 
 
+def _rounds_by_count(data: Data) -> Int[Array, ""]:
+    """The same of the rows that count: padding makes longer arrays, and no more rounds."""
+    if is_concrete(data.mask):
+        return jnp.asarray(_default_rounds(int(np.sum(data.mask))))
+    return jnp.maximum(jnp.round(data.count.astype(data.dtype) ** _POWER), 1).astype(int)
+
+
 @eqx.filter_jit
 def _adaboost(
     data: Data,
     validation: Data | None,
-    weights: Float[Array, " n"] | None,
+    weights: Float[Array, " n"],
     members: AbstractMembers,
     max_rounds: int,
-    by_count: bool,
     limits: Limits,
 ) -> AdaBoost:
     shapes = _shapes(data.x)
-    (data, good), result = data.finite_or_zero(), Result.successful
+    data, good = data.finite_or_zero()
     good_labels = are_signs(data)
     if validation is not None:
         validation, finite = validation.finite_or_zero()
         good, good_labels = good & finite, good_labels & are_signs(validation)
-    start = jnp.ones(data.n, data.dtype) if weights is None else weights.astype(data.dtype)
-    good = good & jnp.all(jnp.isfinite(start) & (start >= 0))
-    start = data.zero_where_masked(jnp.where(good & good_labels, start, 0.0))
+    good = good & jnp.all(jnp.isfinite(weights) & (weights >= 0))
+    start = jnp.where(good & good_labels, weights, 0.0)
     total = jnp.sum(start)
     start = start / jnp.where(total > 0, total, 1.0)
-    if by_count:
-        # Padding makes longer arrays, and no more rounds.
-        by_rule = jnp.maximum(jnp.round(data.count.astype(data.dtype) ** _POWER), 1).astype(limits.rounds.dtype)
-        limits = limits._replace(rounds=jnp.minimum(by_rule, max_rounds))
-
     state = boost(data, validation, start, members, max_rounds, limits)
     some_rows = (total > 0) if validation is None else (total > 0) & jnp.any(validation.mask)
-    result = Result.where(state.no_edge, Result.no_better_than_chance, result)
+    result = Result.where(state.no_edge, Result.no_better_than_chance, Result.successful)
     result = Result.where(some_rows, result, Result.empty)
     result = Result.where(good_labels, result, Result.unknown_labels)
     result = Result.where(good, result, Result.nonfinite)
@@ -228,6 +228,8 @@ def _shapes(x: Rows) -> tuple[Any, tuple[tuple[int, ...], ...]]:
 
 
 def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
+    if weights is None:
+        return data.mask.astype(data.dtype)
     weights = as_floats(weights, "weights")
     if weights.shape != (data.n,):
         raise ValueError(f"weights must be one number for each of {data.n} rows, got shape {weights.shape}.")
@@ -235,4 +237,6 @@ def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
         counting = np.asarray(weights)[np.asarray(data.mask)]
         if not (np.isfinite(counting).all() and (counting >= 0).all()):
             raise ValueError("weights must be finite and 0 or more in every row that counts.")
-    return jnp.where(data.mask, weights, 0.0)
+        if len(counting) and not counting.any():
+            raise ValueError("weights are 0 in every row that counts: give some of them more.")
+    return jnp.where(data.mask, weights, 0.0).astype(data.dtype)

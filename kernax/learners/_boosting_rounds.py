@@ -15,8 +15,8 @@ class Limits(NamedTuple):
     """When to stop; arrays, so that other limits do not compile anew."""
 
     rounds: Int[Array, ""]
-    patience: Int[Array, ""] | None
-    bound: Float[Array, ""] | None
+    patience: Int[Array, ""]
+    bound: Float[Array, ""]
 
 
 class Rounds(NamedTuple):
@@ -35,7 +35,7 @@ class State(NamedTuple):
     """Where the loop stands. `kept` rounds have the least validation error so far, or are all of them without validation."""
 
     made: Int[Array, ""]
-    rounds: Rounds
+    rounds: Any
     weights: Float[Array, " n"]
     scores: Float[Array, " n"]
     validation_scores: Float[Array, " m"] | None
@@ -62,13 +62,15 @@ def boost(
 
     def turn(state: State) -> State:
         member = members.best(prepared, data.y, state.weights)
-        new = _with_member(state, member, members, data, validation, weights, limits)
-        error = new.rounds.errors[state.made]
+        new, told = _with_member(state, member, members, data, validation, weights, limits)
         # The gain of a round is 1 - Z ≈ 2γ²; an edge γ whose gain is lost in rounding is none.
-        edge = 0.5 - error
+        edge = 0.5 - told.errors
         better = (edge > 0) & (2.0 * edge**2 > jnp.finfo(data.dtype).eps)
-        old = state._replace(finished=jnp.asarray(True), no_edge=jnp.asarray(True))
-        return jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)
+        # Only the entry of this round is chosen: a choice between the whole arrays would copy them.
+        place = state.made
+        rounds = jax.tree.map(lambda all_, one: all_.at[place].set(jnp.where(better, one, all_[place])), state.rounds, told)
+        old = state._replace(finished=jnp.asarray(True), no_edge=jnp.asarray(True), rounds=None)
+        return jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)._replace(rounds=rounds)
 
     def going_on(state: State) -> Bool[Array, ""]:
         return ~state.finished & (state.made < limits.rounds)
@@ -85,14 +87,14 @@ def _start(
     blank, zero = jnp.full(max_rounds, jnp.nan, dtype), jnp.zeros((), dtype)
     empty = jnp.sum(weights) <= 0
     return State(
-        made=jnp.asarray(0),
+        made=jnp.zeros((), jnp.int32),
         rounds=Rounds(fitted, jnp.zeros(max_rounds, dtype), blank, blank, blank, blank, blank),
         weights=weights,
         scores=jnp.zeros_like(weights),
         validation_scores=None if validation is None else jnp.zeros_like(validation.y),
         total_vote=zero,
         bound=zero + 1.0,
-        kept=jnp.asarray(0),
+        kept=jnp.zeros((), jnp.int32),
         kept_error=zero + jnp.inf,
         kept_scores=jnp.zeros_like(weights),
         finished=empty,
@@ -108,8 +110,8 @@ def _with_member(
     validation: Data | None,
     weights: Float[Array, " n"],
     limits: Limits,
-) -> State:
-    """One round with this member: its vote, the new weights, and what is told of it."""
+) -> tuple[State, Rounds]:
+    """One round with this member: the state after it, without the rounds before, and what is told of it."""
     values = members.values(member, data.x)
     error = jnp.sum(jnp.where(values != data.y, state.weights, 0.0))
     perfect = error <= 0
@@ -132,15 +134,11 @@ def _with_member(
 
     made = state.made + 1
     kept = jnp.where(better, made, state.kept)
-    finished = perfect
-    if limits.patience is not None:
-        finished = finished | (made - kept >= limits.patience)
-    if limits.bound is not None:
-        finished = finished | (bound <= limits.bound)
+    finished = perfect | (made - kept >= limits.patience) | (bound <= limits.bound)
     told = Rounds(member, vote, error, normaliser, training_error, bound, validation_error)
-    return State(
+    new = State(
         made=made,
-        rounds=jax.tree.map(lambda all_, one: all_.at[state.made].set(one), state.rounds, told),
+        rounds=None,
         # The sum is Z but for rounding, which would add up.
         weights=changed / jnp.sum(changed),
         scores=scores,
@@ -153,3 +151,4 @@ def _with_member(
         finished=finished,
         no_edge=state.no_edge,
     )
+    return new, told

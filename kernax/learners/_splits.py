@@ -43,8 +43,8 @@ def sort_columns(x: Float[Array, "n d"], resolution: Float[Array, ""] | float = 
 def sums_before(a: Float[Array, "*b n"]) -> Float[Array, "*b n"]:
     """`Σ_{i<k} aᵢ` for every k, along the last axis.
 
-    Blocks times a triangle of ones, and the same again for the sums of the blocks: three times as fast as `jnp.cumsum`
-    on a CPU, which makes several passes over strided memory.
+    Blocks times a triangle of ones, and the same again for the sums of the blocks: on a CPU more than twice as fast as
+    `jnp.cumsum`.
     """
     n = a.shape[-1]
     num_blocks = -(-n // _BLOCK)
