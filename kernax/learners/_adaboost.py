@@ -7,14 +7,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, check_finite, is_concrete
 from kernax.data import Data
 from kernax.kernels import Rows, as_rows, whole_number
 from kernax.learners._boosting_rounds import Limits, boost
 from kernax.learners._design import check_data
-from kernax.learners._labels import are_signs, check_signs
+from kernax.learners._machines import check_labels
 from kernax.learners._members import AbstractMembers
 from kernax.learners._stumps import Stumps
 from kernax.learners._votes import sign
@@ -106,11 +106,9 @@ def adaboost(
 
     One compiled program for all rounds; works under jit and vmap, where statuses stand in for errors.
     """
-    check_data(data, "adaboost")
-    check_signs(data, "adaboost")
+    _check_labelled(data, "adaboost")
     if validation is not None:
-        check_data(validation, "adaboost (validation)")
-        check_signs(validation, "adaboost (validation)")
+        _check_labelled(validation, "adaboost (validation)")
         if _shapes(validation.x) != _shapes(data.x):
             raise ValueError(f"rows of validation have the shape {_shapes(validation.x)[1]}, of data {_shapes(data.x)[1]}.")
     members = Stumps() if members is None else members
@@ -164,10 +162,10 @@ def _adaboost(
 ) -> AdaBoost:
     shapes = _shapes(data.x)
     data, good = data.finite_or_zero()
-    good_labels = are_signs(data)
+    good_labels = _are_signs(data)
     if validation is not None:
         validation, finite = validation.finite_or_zero()
-        good, good_labels = good & finite, good_labels & are_signs(validation)
+        good, good_labels = good & finite, good_labels & _are_signs(validation)
     good = good & jnp.all(jnp.isfinite(weights) & (weights >= 0))
     start = jnp.where(good & good_labels, weights, 0.0)
     total = jnp.sum(start)
@@ -225,6 +223,17 @@ def _zeros(votes: Array, x: Rows) -> Float[Array, " m"]:
 def _shapes(x: Rows) -> tuple[Any, tuple[tuple[int, ...], ...]]:
     """The structure of one row and the shapes of its parts."""
     return jax.tree.structure(x), tuple(leaf.shape[1:] for leaf in jax.tree.leaves(x))
+
+
+def _check_labelled(data: Any, caller: str) -> None:
+    check_data(data, caller)
+    if data.y.ndim != 1:
+        raise ValueError(f"{caller} wants one label a row, y of shape (n,), got {data.y.shape}.")
+    check_labels(data, caller)
+
+
+def _are_signs(data: Data) -> Bool[Array, ""]:
+    return jnp.all(~data.mask | (jnp.abs(data.y) == 1))
 
 
 def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:

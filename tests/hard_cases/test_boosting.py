@@ -200,9 +200,9 @@ def test_a_perfect_member_decides_alone():
 
 
 REFUSED = {
-    "labels 0 and 1": (lambda: boost(kx.Data(X, (Y + 1) / 2)), ValueError, r"got 0, 1: .*labels == 1.*one_against_rest"),
-    "labels 1 and 2": (lambda: boost(kx.Data(X, (Y + 3) / 2)), ValueError, r"got 1, 2: .*labels == 2"),
-    "targets": (lambda: boost(kx.Data(X, X[:, 0])), ValueError, "wants the labels -1 and \\+1"),
+    "labels 0 and 1": (lambda: boost(kx.Data(X, (Y + 1) / 2)), ValueError, r"labels -1 and \+1 in y, got 0, 1: .*y == 1,"),
+    "labels 1 and 2": (lambda: boost(kx.Data(X, (Y + 3) / 2)), ValueError, r"got 1, 2: .*y == 2,"),
+    "targets": (lambda: boost(kx.Data(X, X[:, 0])), ValueError, "one_against_rest"),
     "NaN labels": (lambda: boost(kx.Data(X, Y * np.nan)), ValueError, "NaN"),
     "several outputs": (lambda: boost(kx.Data(X, X)), ValueError, "one label a row"),
     "no data": (lambda: boost(X), TypeError, r"kx\.Data\(x, y\)"),
