@@ -45,11 +45,12 @@ class Boosted(eqx.Module):
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
         """The function after `num_rounds` rounds, O(n) a row."""
-        return mean(self._after(self.num_rounds), x)
+        return jnp.where(self.ok, mean(self._after(self.num_rounds), x), jnp.nan)
 
     def staged(self, x: Any) -> Float[Array, "t m *p"]:
         """The function after 0, 1, 2, … rounds, from one cross-Gram matrix."""
-        return _staged(self.conditioned, self.alpha, self.free, new_rows(self.conditioned, x))
+        values = _staged(self.conditioned, *self._safe, new_rows(self.conditioned, x))
+        return jnp.where(self.ok, values, jnp.nan)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
@@ -58,12 +59,18 @@ class Boosted(eqx.Module):
 
     def _after(self, rounds: Int[Array, ""]) -> Conditioned:
         """Conditioned with the coefficients of a round, for predictions of the mean only."""
-        c = eqx.tree_at(lambda c: c.alpha, self.conditioned, self.alpha[rounds])
-        return c if self.free is None else eqx.tree_at(lambda c: c.free.coefficients, c, self.free[rounds])
+        alpha, free = self._safe
+        c = eqx.tree_at(lambda c: c.alpha, self.conditioned, alpha[rounds])
+        return c if free is None else eqx.tree_at(lambda c: c.free.coefficients, c, free[rounds])
+
+    @property
+    def _safe(self) -> tuple[Any, Any]:
+        """The coefficients without NaN, which no derivative behind a user's `where(ok, …)` is to meet."""
+        return jax.tree.map(lambda leaf: jnp.where(self.ok, leaf, 0.0), (self.alpha, self.free))
 
     def __repr__(self):
         chosen = f"{int(self.num_rounds)} of " if is_concrete(self.num_rounds) and not self.num_rounds.ndim else ""
-        return f"Boosted({chosen}{self.alpha.shape[-self.conditioned.data.y.ndim - 1] - 1} rounds, {self.conditioned!r})"
+        return f"Boosted({chosen}{self.training_error.shape[-1] - 1} rounds, {self.conditioned!r})"
 
 
 def boosted(
@@ -123,7 +130,7 @@ def _boosted(
     shift = c.model.noise + c.jitter
     shrinkage, multiplicity = _shrinkage(c, rate, shift)
     start = c.data.zero_where_masked(c.data.y - mean_values(c.model.mean, c.data.x, c.data.y))
-    # NaN is put in at the end: no derivative behind a user's `where(ok, …)` is to meet it.
+    # Zeros in place of NaN until the end, as in `_safe`.
     sound = is_usable(c.result)
 
     def one_round(state: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
