@@ -78,6 +78,7 @@ def test_f41_every_stump_is_the_best_of_all_stumps(stumps):
         np.where(Z.T[stumps.fitted.feature] >= stumps.fitted.threshold[:, None], 1.0, -1.0) * stumps.fitted.sign[:, None]
     )
     assert_close(stumps(Z), stumps.votes @ at_new, 1e-13)
+    np.testing.assert_array_equal(stumps.classify(Z), np.sign(stumps.votes @ at_new))
     np.testing.assert_array_equal(stumps.majority(Z), np.where(np.sum(at_new > 0, axis=0) >= ROUNDS / 2, 1, -1))
 
 
@@ -138,13 +139,13 @@ def test_f42_adaboost_is_scikit_learns(depth):
     assert int(committee.num_rounds) == made == ROUNDS
     assert_close(committee.errors, peer.estimator_errors_, 1e-11)
     assert_close(2 * committee.votes, peer.estimator_weights_, 1e-11)
-    for x in (X, Z):
-        for ours, theirs in zip(committee.staged(x), peer.staged_predict(x), strict=True):
-            np.testing.assert_array_equal(np.sign(ours), theirs)
+    everywhere = np.concatenate([X, Z])
+    staged = np.asarray(committee.staged(everywhere))
+    for ours, theirs in zip(staged, peer.staged_predict(everywhere), strict=True):
+        np.testing.assert_array_equal(np.sign(ours), theirs)
     wrong = [np.sum(D1 * (predicted != Y)) for predicted in peer.staged_predict(X)]
     assert_close(committee.training_errors, wrong, 1e-13)
-    np.testing.assert_array_equal(committee.classify(Z), peer.predict(Z))
-    assert_close(committee.margins, Y * np.asarray(committee(X)) / np.sum(committee.votes), 1e-13)
+    assert_close(committee.margins, Y * staged[-1, :40] / np.sum(committee.votes), 1e-13)
 
 
 def test_f42_the_update_of_the_weights(stumps):
@@ -189,13 +190,10 @@ def test_f44_rounds_by_default():
     """`n^{3/4}`, below linear, of the rows that count: padding makes longer arrays and no more rounds."""
     committee = learners.adaboost(DATA)
     assert int(committee.num_rounds) == round(40**0.75) == 16
-    mask = np.arange(40) < 30
-    masked, alone = learners.adaboost(kx.Data(X, Y, mask)), learners.adaboost(kx.Data(X[:30], Y[:30]))
-    assert int(masked.num_rounds) == int(alone.num_rounds) == round(30**0.75) == 13
-    assert_close(masked.votes[:13], alone.votes, 1e-12)
+    masked = learners.adaboost(kx.Data(X, Y, np.arange(40) < 30))
+    assert int(masked.num_rounds) == round(30**0.75) == 13
     np.testing.assert_array_equal(masked.votes[13:], 0.0)
-    assert np.all(np.isnan(masked.errors[13:]))
-    assert_close(masked(Z), alone(Z), 1e-12)
+    np.testing.assert_array_equal(np.isnan(masked.errors), np.arange(16) >= 13)
 
 
 def test_f44_the_round_with_the_least_validation_error_is_kept(stumps):
