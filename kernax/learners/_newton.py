@@ -92,11 +92,36 @@ class Minimum(NamedTuple):
     result: Any
 
 
-class _State(NamedTuple):
+class Direction(NamedTuple):
+    """A change of α and b, and `Kδα`."""
+
+    alpha: Row
+    intercept: Scalar
+    fitted: Row
+
+
+class _Point(NamedTuple):
     alpha: Row
     intercept: Scalar
     fitted: Row
     """`Kα`."""
+
+    @property
+    def values(self) -> Row:
+        return self.fitted + self.intercept
+
+    def moved(self, by: Direction, length: Scalar) -> "_Point":
+        return _Point(*(old + length * change for old, change in zip(self, by, strict=True)))
+
+
+class _Chord(NamedTuple):
+    point: _Point
+    norm: Scalar
+    helps: Bool[Array, ""]
+
+
+class _State(NamedTuple):
+    point: _Point
     norm: Scalar
     steps: Int[Array, ""]
     jitter: Scalar
@@ -122,20 +147,31 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
         return off / jnp.where(scale == 0, 1.0, scale)
 
     def step(state: _State) -> _State:
-        values = state.fitted + state.intercept
+        values = state.point.values
         pulls = task.pulls(values)
         inner = curvature(task, values, max_jitter)
-        direction = newton_step(task, inner, pulls - state.alpha, -jnp.sum(state.alpha), 1e-10 * jnp.sum(jnp.abs(pulls)))
-        length, decrease, level = _line_search(task, state, pulls, direction)
-        alpha, intercept = state.alpha + length * direction.alpha, state.intercept + length * direction.intercept
-        fitted = state.fitted + length * direction.fitted
-        now = norm(alpha, task.pulls(fitted + intercept))
+        floor = 1e-10 * jnp.sum(jnp.abs(pulls))
+        direction = newton_step(task, inner, pulls - state.point.alpha, -jnp.sum(state.point.alpha), floor)
+        length, decrease, level = _line_search(task, state.point, pulls, direction)
+        point = state.point.moved(direction, length)
+        now = norm(point.alpha, task.pulls(point.values))
+
+        def again(chord: _Chord) -> _Chord:
+            residual = task.pulls(chord.point.values) - chord.point.alpha
+            direction = newton_step(task, inner, residual, -jnp.sum(chord.point.alpha), floor)
+            trial = chord.point.moved(direction, jnp.ones_like(length))
+            reached = norm(trial.alpha, task.pulls(trial.values))
+            good = reached < 0.25 * chord.norm
+            trial = jax.tree.map(lambda new, old: jnp.where(good, new, old), trial, chord.point)
+            return _Chord(trial, jnp.where(good, reached, chord.norm), good)
+
+        # Near the minimum W hardly changes, and steps with the old factor, O(n²) each, are almost as good as new ones.
+        chord = _Chord(point, now, length == 1)
+        point, now, _ = jax.lax.while_loop(lambda c: c.helps & (c.norm > eps**0.75), again, chord)
         # Where no more than rounding was to be gained, this was the last step: an error of √ε becomes one of ε.
         last = (decrease <= eps * level + eps**1.5 * at_zero) | (length == 0)
         factor = inner.factor
-        return _State(
-            alpha, intercept, fitted, now, state.steps + 1, factor.jitter, factor.result, last | ~(now > eps**0.75)
-        )
+        return _State(point, now, state.steps + 1, factor.jitter, factor.result, last | ~(now > eps**0.75))
 
     intercept = _best_constant(task) if task.intercept else zero
     first = norm(zeros, task.pulls(zeros + intercept))
@@ -143,23 +179,14 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
     # Not `first <= …`: NaN is to end the loop. A Gram matrix that is not finite makes NaN of zeros.
     done = ~(first > eps**0.75) | jnp.any(jnp.isnan(fitted))
     fine = Result.where(jnp.asarray(True), Result.successful, Result.empty)
-    start = _State(zeros, intercept, fitted, first, jnp.asarray(0), zero, fine, done)
+    start = _State(_Point(zeros, intercept, fitted), first, jnp.asarray(0), zero, fine, done)
     end = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), step, start)
 
     result = Result.where(end.done, Result.stalled, Result.max_steps_reached)
     result = Result.where(end.norm <= eps**0.4, Result.successful, result)
     result = Result.where(end.factor_result == Result.successful, result, end.factor_result)
-    whole = jnp.isfinite(end.norm) & jnp.isfinite(end.intercept) & jnp.all(jnp.isfinite(end.fitted))
-    result = Result.where(whole, result, Result.nonfinite)
-    return Minimum(end.alpha, end.intercept, end.norm, end.steps, end.jitter, result)
-
-
-class Direction(NamedTuple):
-    """A change of α and b, and `Kδα`."""
-
-    alpha: Row
-    intercept: Scalar
-    fitted: Row
+    result = Result.where(jnp.isfinite(end.norm) & jnp.all(jnp.isfinite(end.point.values)), result, Result.nonfinite)
+    return Minimum(end.point.alpha, end.point.intercept, end.norm, end.steps, end.jitter, result)
 
 
 def newton_step(task: Task, inner: Curvature, residual: Row, total: Scalar, floor: Any) -> Direction:
@@ -179,22 +206,22 @@ def newton_step(task: Task, inner: Curvature, residual: Row, total: Scalar, floo
     return Direction(alpha, intercept, matmul(task.gram, alpha))
 
 
-def _line_search(task: Task, state: _State, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
+def _line_search(task: Task, at: _Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
     """The largest of 1, ½, ¼, … that makes the objective fall as it should (0 if none does), the decrease that the quadratic
     model promises, and the size of the objective's terms. O(n) a trial: K is not met again."""
     eps = jnp.finfo(task.y.dtype).eps
     squares = jnp.stack(
         [
-            jnp.sum(state.alpha * state.fitted),
-            jnp.sum(state.alpha * direction.fitted),
+            jnp.sum(at.alpha * at.fitted),
+            jnp.sum(at.alpha * direction.fitted),
             jnp.sum(direction.alpha * direction.fitted),
         ]
     )
-    forces = jnp.sum((pulls - state.alpha) * direction.fitted) + jnp.sum(pulls) * direction.intercept
+    forces = jnp.sum((pulls - at.alpha) * direction.fitted) + jnp.sum(pulls) * direction.intercept
     change = direction.fitted + direction.intercept
 
     def objective(length: Scalar) -> tuple[Scalar, Scalar]:
-        losses = task.losses(state.fitted + state.intercept + length * change)
+        losses = task.losses(at.values + length * change)
         norm = squares[0] + 2.0 * length * squares[1] + length**2 * squares[2]
         return jnp.sum(losses) + 0.5 * norm, jnp.sum(jnp.abs(losses)) + 0.5 * jnp.abs(squares[0])
 
