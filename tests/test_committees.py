@@ -88,24 +88,6 @@ def test_the_committee_is_that_of_scikit_learn():
     assert_close(ours.oob_error, np.mean((Y - theirs.oob_prediction_)[some] ** 2))
 
 
-def test_a_repeated_row_is_a_row_with_less_noise():
-    """Members equal a fit to the rows repeated, with two outputs, and out-of-bag rows are those of a loop."""
-    ours = learners.bagged(MODEL, padded(X, TWO), members=6, key=KEY)
-    counts = np.asarray(ours.counts)[:, 1:-1]
-    assert (counts.sum(axis=1) == N).all()
-    assert counts.max() > 2
-    each, total = [], np.zeros_like(TWO)
-    for own in counts:
-        rows, out = np.repeat(np.arange(N), own), own == 0
-        single = krr().fit(X[rows], TWO[rows])
-        each.append(single.predict(Z))
-        total[out] += single.predict(X[out])
-    assert_close(ours.members_at(Z), each)
-    number = np.sum(counts == 0, axis=0)
-    squares = (TWO - total / np.maximum(number, 1)[:, None]) ** 2
-    assert_close(ours.oob_error, squares[number > 0].mean())
-
-
 def test_what_is_drawn():
     """Subsets, shares, chances; more members and padding leave the draws as they are."""
     data, draw = kx.Data(X, Y), drawn_counts
@@ -161,18 +143,19 @@ def test_members_that_fail_are_left_out(committee):
     assert np.isnan(ours.oob_predictions[1 + 3])
 
 
-def test_splines_and_members_that_see_too_few_rows():
-    """A straight line wants two rows: a member with one has a status; the others are scipy's."""
+def test_splines_outputs_and_members_that_see_too_few_rows():
+    """A straight line wants two rows: a member with one has a status; the others are scipy's, with copies of rows."""
     counts = np.zeros((3, N), int)
-    counts[0, 4], counts[1] = 9, 1
-    counts[2, ::2] = 2
-    ours = learners.bagged(kx.Model(kx.CubicSpline(), NOISE), kx.Data(X[:, :1], Y), counts=counts)
+    counts[0, 4], counts[1], counts[2, ::2] = 9, 1, 2
+    x, z = X[:, :1], Z[:, :1]
+    ours = learners.bagged(kx.Model(kx.CubicSpline(), NOISE), kx.Data(x, TWO), counts=counts)
     np.testing.assert_array_equal(ours.ok, [False, True, True])
     np.testing.assert_array_equal(ours.result == Result.rank_deficient, [True, False, False])
-    members = ours.members_at(Z[:, :1])
-    for member, rows in ((1, np.arange(N)), (2, np.repeat(np.arange(0, N, 2), 2))):
-        theirs = RBFInterpolator(X[rows, :1], Y[rows], kernel="cubic", degree=1, smoothing=12 * NOISE)
-        assert_close(members[member], theirs(Z[:, :1]), 1e-8)
+    rows = np.repeat(np.arange(0, N, 2), 2)
+    cubic = {"kernel": "cubic", "degree": 1, "smoothing": 12 * NOISE}
+    whole, half = RBFInterpolator(x, TWO, **cubic), RBFInterpolator(x[rows], TWO[rows], **cubic)
+    assert_close(ours.members_at(z)[1:], [whole(z), half(z)], 1e-8)
+    assert_close(ours.oob_predictions[1::2], half(x[1::2]), 1e-8)
 
 
 def test_fitted_members():
