@@ -67,6 +67,10 @@ class Curvature(eqx.Module):
         roots = self.roots if v.ndim == 1 else self.roots[:, None]
         return roots * self.factor.solve(roots * v)
 
+    def along(self, task: Task) -> Row | None:
+        """`S1`: what a change of the intercept meets; None without one."""
+        return self(jnp.ones_like(self.roots)) if task.intercept else None
+
 
 def curvature(task: Task, values: Row, max_jitter: float | None, raw: DenseFactor | None = None) -> Curvature:
     """S at these values; O(n³/3). With `raw`, a factor of the same numbers, only the derivatives are new."""
@@ -111,13 +115,18 @@ class _Point(NamedTuple):
         return self.fitted + self.intercept
 
     def moved(self, by: Direction, length: Scalar) -> "_Point":
-        return _Point(*(old + length * change for old, change in zip(self, by, strict=True)))
+        # A direction of length 0 may be NaN.
+        return _Point(*(jnp.where(length > 0, old + length * change, old) for old, change in zip(self, by, strict=True)))
 
 
-class _Chord(NamedTuple):
+class _Moves(NamedTuple):
     point: _Point
     norm: Scalar
-    helps: Bool[Array, ""]
+    helped: Bool[Array, ""]
+    """Whether the last move made the gradient four times smaller, or there was none yet."""
+    last: Bool[Array, ""]
+    """Whether the first move had nothing to gain."""
+    number: Int[Array, ""]
 
 
 class _State(NamedTuple):
@@ -147,31 +156,30 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
         return off / jnp.where(scale == 0, 1.0, scale)
 
     def step(state: _State) -> _State:
-        values = state.point.values
-        pulls = task.pulls(values)
-        inner = curvature(task, values, max_jitter)
-        floor = 1e-10 * jnp.sum(jnp.abs(pulls))
-        direction = newton_step(task, inner, pulls - state.point.alpha, -jnp.sum(state.point.alpha), floor)
-        length, decrease, level = _line_search(task, state.point, pulls, direction)
-        point = state.point.moved(direction, length)
-        now = norm(point.alpha, task.pulls(point.values))
+        inner = curvature(task, state.point.values, max_jitter)
+        along = inner.along(task)
 
-        def again(chord: _Chord) -> _Chord:
-            residual = task.pulls(chord.point.values) - chord.point.alpha
-            direction = newton_step(task, inner, residual, -jnp.sum(chord.point.alpha), floor)
-            trial = chord.point.moved(direction, jnp.ones_like(length))
-            reached = norm(trial.alpha, task.pulls(trial.values))
-            good = reached < 0.25 * chord.norm
-            trial = jax.tree.map(lambda new, old: jnp.where(good, new, old), trial, chord.point)
-            return _Chord(trial, jnp.where(good, reached, chord.norm), good)
+        def move(moves: _Moves) -> _Moves:
+            at = moves.point
+            pulls = task.pulls(at.values)
+            floor = 1e-10 * jnp.sum(jnp.abs(pulls))
+            direction = newton_step(task, inner, along, pulls - at.alpha, -jnp.sum(at.alpha), floor)
+            length, decrease, level = _line_search(task, at, pulls, direction)
+            point = at.moved(direction, length)
+            now = norm(point.alpha, task.pulls(point.values))
+            # Where no more than rounding was to be gained, this was the last step: an error of √ε becomes one of ε.
+            last = (decrease <= eps * level + eps**1.5 * at_zero) | (length == 0)
+            return _Moves(
+                point, now, now < 0.25 * moves.norm, jnp.where(moves.number == 0, last, moves.last), moves.number + 1
+            )
 
-        # Near the minimum W hardly changes, and steps with the old factor, O(n²) each, are almost as good as new ones.
-        chord = _Chord(point, now, length == 1)
-        point, now, _ = jax.lax.while_loop(lambda c: c.helps & (c.norm > eps**0.75), again, chord)
-        # Where no more than rounding was to be gained, this was the last step: an error of √ε becomes one of ε.
-        last = (decrease <= eps * level + eps**1.5 * at_zero) | (length == 0)
+        # Near the minimum W hardly changes, and moves with the old factor, O(n²) each, are almost as good as new ones.
+        yes, no = jnp.asarray(True), jnp.asarray(False)
+        start = _Moves(state.point, state.norm, yes, no, jnp.asarray(0))
+        end = jax.lax.while_loop(lambda moves: moves.helped & (moves.norm > eps**0.75), move, start)
         factor = inner.factor
-        return _State(point, now, state.steps + 1, factor.jitter, factor.result, last | ~(now > eps**0.75))
+        done = end.last | ~(end.norm > eps**0.75)
+        return _State(end.point, end.norm, state.steps + 1, factor.jitter, factor.result, done)
 
     intercept = _best_constant(task) if task.intercept else zero
     first = norm(zeros, task.pulls(zeros + intercept))
@@ -189,20 +197,16 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
     return Minimum(end.point.alpha, end.point.intercept, end.norm, end.steps, end.jitter, result)
 
 
-def newton_step(task: Task, inner: Curvature, residual: Row, total: Scalar, floor: Any) -> Direction:
-    """`δα` and `δb` with `(I + WK)δα + Wδb = residual` and `Σδα = total`; linear in both.
+def newton_step(task: Task, inner: Curvature, along: Row | None, residual: Row, total: Scalar, floor: Any) -> Direction:
+    """`δα` and `δb` with `(I + WK)δα + Wδb = residual` and `Σδα = total`; linear in both. `along` is `S1`.
 
     Where the curvature along b is less than `floor`, the floor takes its place; where both are 0, b stays.
     """
-    pulled = matmul(task.gram, residual)
-    if not task.intercept:
-        alpha = residual - inner(pulled)
-        return Direction(alpha, jnp.zeros_like(total), matmul(task.gram, alpha))
-    solved = inner(jnp.stack([pulled, jnp.ones_like(pulled)], axis=1))
-    alpha, along = residual - solved[:, 0], solved[:, 1]
-    stiffness = jnp.maximum(jnp.sum(along), floor)
-    intercept = jnp.where(stiffness > 0, (jnp.sum(alpha) - total) / jnp.where(stiffness > 0, stiffness, 1.0), 0.0)
-    alpha = alpha - intercept * along
+    alpha, intercept = residual - inner(matmul(task.gram, residual)), jnp.zeros_like(total)
+    if along is not None:
+        stiffness = jnp.maximum(jnp.sum(along), floor)
+        intercept = jnp.where(stiffness > 0, (jnp.sum(alpha) - total) / jnp.where(stiffness > 0, stiffness, 1.0), 0.0)
+        alpha = alpha - intercept * along
     return Direction(alpha, intercept, matmul(task.gram, alpha))
 
 
@@ -290,7 +294,7 @@ def attached(task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None
         _, change = jax.jvp(residual, (arrays,), (tangents[0],))
         task = eqx.combine(arrays, static)
         inner = curvature(task, task.values(alpha, intercept), max_jitter, raw)
-        step = newton_step(task, inner, change, jnp.zeros_like(intercept), 0.0)
+        step = newton_step(task, inner, inner.along(task), change, jnp.zeros_like(intercept), 0.0)
         return (alpha, intercept), (step.alpha, step.intercept)
 
     return at_minimum(arrays, constants, raw)
