@@ -25,7 +25,6 @@ from kernax.learners._machines import (
     check_targets,
     signs,
 )
-from kernax.learners._newton import Curvature, Task, curvature
 from kernax.learners._smooth_machine import (
     SmoothMachine,
     check_classifier,
@@ -33,6 +32,7 @@ from kernax.learners._smooth_machine import (
     initialised_kernel,
     solve,
 )
+from kernax.learners._stationarity import Curvature, Task, curvature
 from kernax.posterior import map_rows, rows_like
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import AbstractSolver

@@ -1,87 +1,19 @@
-"""Newton's method for `Σ C_i loss(y_i, h_i) + ½ αᵀKα`, `h = Kα + b`, and the derivatives of its answer.
-
-At the minimum `α = -C·loss'(h)` and `Σα = 0`. With the curvatures `W = C·loss''(h)` a step solves
-
-    (I + WK) δα + W δb = ρ = -C·loss'(h) - α,   Σδα = -Σα,
-
-where `(I + WK)⁻¹ = I - SK`, `S = √W B⁻¹ √W` and `B = I + √W K √W` (Rasmussen & Williams, algorithm 3.1, with an intercept).
-No eigenvalue of B is below 1, whatever K is; nothing is divided by W, which Huber's loss and the squared hinge make 0.
-"""
+"""Newton's method for `Σ C_i loss(y_i, h_i) + ½ αᵀKα`, `h = Kα + b`, with a line search and few factorisations."""
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import matmul
-from kernax.learners._losses import AbstractLoss, row_curvatures, row_losses, row_slopes
-from kernax.solvers import DenseFactor, Result, factorise_matrix
+from kernax.learners._stationarity import Direction, Task, curvature, newton_step
+from kernax.solvers import Result
 
 Scalar = Float[Array, ""]
 Row = Float[Array, " n"]
 
 _HALVINGS = 60
-
-
-class Task(eqx.Module):
-    """What is minimised. Rows that do not count have zeros in `gram` and a weight of 0."""
-
-    gram: Float[Array, "n n"]
-    weights: Row
-    """C, for each row."""
-    y: Row
-    loss: AbstractLoss
-    intercept: bool = eqx.field(static=True)
-
-    def pulls(self, values: Row) -> Row:
-        """`-C·loss'`: what α is at the minimum."""
-        return -self._counted(row_slopes(self.loss, self.y, values))
-
-    def curvatures(self, values: Row) -> Row:
-        """`C·loss''`, 0 where rounding (or a loss that is not convex) makes it negative."""
-        return jnp.maximum(self._counted(row_curvatures(self.loss, self.y, values)), 0.0)
-
-    def losses(self, values: Row) -> Row:
-        """`C·loss`."""
-        return self._counted(row_losses(self.loss, self.y, values))
-
-    def values(self, alpha: Row, intercept: Scalar) -> Row:
-        """`Kα + b`; b in rows that do not count."""
-        return matmul(self.gram, alpha) + intercept
-
-    def _counted(self, rows: Row) -> Row:
-        # A plain product would make NaN of a loss that is infinite at what stands behind a mask.
-        return jnp.where(self.weights > 0, self.weights * rows, 0.0)
-
-
-class Curvature(eqx.Module):
-    """`S = √W B⁻¹ √W`, as the factor of B and the roots of W."""
-
-    roots: Row
-    factor: DenseFactor
-
-    def __call__(self, v: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
-        """`S v`."""
-        roots = self.roots if v.ndim == 1 else self.roots[:, None]
-        return roots * self.factor.solve(roots * v)
-
-    def along(self, task: Task) -> Row | None:
-        """`S1`: what a change of the intercept meets; None without one."""
-        return self(jnp.ones_like(self.roots)) if task.intercept else None
-
-
-def curvature(task: Task, values: Row, max_jitter: float | None, raw: DenseFactor | None = None) -> Curvature:
-    """S at these values; O(n³/3). With `raw`, a factor of the same numbers, only the derivatives are new."""
-    weights = task.curvatures(values)
-    # The root's slope at 0 is infinite; there the weight itself does not move.
-    roots = jnp.where(weights > 0, jnp.sqrt(jnp.where(weights > 0, weights, 1.0)), 0.0)
-    matrix = roots[:, None] * task.gram * roots[None, :] + jnp.eye(roots.shape[0], dtype=roots.dtype)
-    if raw is not None:
-        matrix = matrix + raw.jitter * jnp.eye(roots.shape[0], dtype=roots.dtype)
-        return Curvature(roots, DenseFactor(matrix, raw.raw, raw.mask, raw.jitter, raw.result))
-    return Curvature(roots, factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(roots.shape, bool), max_jitter))
 
 
 class Minimum(NamedTuple):
@@ -94,14 +26,6 @@ class Minimum(NamedTuple):
     num_steps: Int[Array, ""]
     jitter: Scalar
     result: Any
-
-
-class Direction(NamedTuple):
-    """A change of α and b, and `Kδα`."""
-
-    alpha: Row
-    intercept: Scalar
-    fitted: Row
 
 
 class _Point(NamedTuple):
@@ -120,6 +44,7 @@ class _Point(NamedTuple):
 
 
 class _Moves(NamedTuple):
+    least: Row
     point: _Point
     norm: Scalar
     helped: Bool[Array, ""]
@@ -130,6 +55,8 @@ class _Moves(NamedTuple):
 
 
 class _State(NamedTuple):
+    least: Row
+    """What W is taken for at least."""
     point: _Point
     norm: Scalar
     steps: Int[Array, ""]
@@ -156,7 +83,7 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
         return off / jnp.where(scale == 0, 1.0, scale)
 
     def step(state: _State) -> _State:
-        inner = curvature(task, state.point.values, max_jitter)
+        inner = curvature(task, state.point.values, max_jitter, least=state.least)
         along = inner.along(task)
 
         def move(moves: _Moves) -> _Moves:
@@ -169,17 +96,22 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
             now = norm(point.alpha, task.pulls(point.values))
             # Where no more than rounding was to be gained, this was the last step: an error of √ε becomes one of ε.
             last = (decrease <= eps * level + eps**1.5 * at_zero) | (length == 0)
+            # A step that was too long says how curved the loss is on its way: no less curved it is taken for next time.
+            change = direction.fitted + direction.intercept
+            fall = (pulls - task.pulls(at.values + change)) / jnp.where(change == 0, 1.0, change)
+            least = jnp.where((length < 0.1) & (fall > 0) & jnp.isfinite(fall**2), fall, 0.0)
             return _Moves(
-                point, now, now < 0.25 * moves.norm, jnp.where(moves.number == 0, last, moves.last), moves.number + 1
+                least, point, now, now < 0.25 * moves.norm, jnp.where(moves.number == 0, last, moves.last), moves.number + 1
             )
 
         # Near the minimum W hardly changes, and moves with the old factor, O(n²) each, are almost as good as new ones.
         yes, no = jnp.asarray(True), jnp.asarray(False)
-        start = _Moves(state.point, state.norm, yes, no, jnp.asarray(0))
+        start = _Moves(state.least, state.point, state.norm, yes, no, jnp.asarray(0))
         end = jax.lax.while_loop(lambda moves: moves.helped & (moves.norm > eps**0.75), move, start)
         factor = inner.factor
-        done = end.last | ~(end.norm > eps**0.75)
-        return _State(end.point, end.norm, state.steps + 1, factor.jitter, factor.result, done)
+        settled = (end.norm <= eps**0.4) & (end.norm > 0.5 * state.norm)
+        done = end.last | settled | ~(end.norm > eps**0.75)
+        return _State(end.least, end.point, end.norm, state.steps + 1, factor.jitter, factor.result, done)
 
     intercept = _best_constant(task) if task.intercept else zero
     first = norm(zeros, task.pulls(zeros + intercept))
@@ -187,27 +119,18 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
     # Not `first <= …`: NaN is to end the loop. A Gram matrix that is not finite makes NaN of zeros.
     done = ~(first > eps**0.75) | jnp.any(jnp.isnan(fitted))
     fine = Result.where(jnp.asarray(True), Result.successful, Result.empty)
-    start = _State(_Point(zeros, intercept, fitted), first, jnp.asarray(0), zero, fine, done)
+    start = _State(zeros, _Point(zeros, intercept, fitted), first, jnp.asarray(0), zero, fine, done)
     end = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), step, start)
 
     result = Result.where(end.done, Result.stalled, Result.max_steps_reached)
-    result = Result.where(end.norm <= eps**0.4, Result.successful, result)
+    # With a tiny penalty α hangs on the last digits of f: then f is what was found as well as it can be.
+    values = end.point.values
+    rounding = 10 * eps * jnp.max(task.curvatures(values)) * jnp.max(jnp.abs(values))
+    exact = end.done & (jnp.max(jnp.abs(task.pulls(values) - end.point.alpha)) <= rounding)
+    result = Result.where((end.norm <= eps**0.4) | exact, Result.successful, result)
     result = Result.where(end.factor_result == Result.successful, result, end.factor_result)
-    result = Result.where(jnp.isfinite(end.norm) & jnp.all(jnp.isfinite(end.point.values)), result, Result.nonfinite)
+    result = Result.where(jnp.isfinite(end.norm) & jnp.all(jnp.isfinite(values)), result, Result.nonfinite)
     return Minimum(end.point.alpha, end.point.intercept, end.norm, end.steps, end.jitter, result)
-
-
-def newton_step(task: Task, inner: Curvature, along: Row | None, residual: Row, total: Scalar, floor: Any) -> Direction:
-    """`δα` and `δb` with `(I + WK)δα + Wδb = residual` and `Σδα = total`; linear in both. `along` is `S1`.
-
-    Where the curvature along b is less than `floor`, the floor takes its place; where both are 0, b stays.
-    """
-    alpha, intercept = residual - inner(matmul(task.gram, residual)), jnp.zeros_like(total)
-    if along is not None:
-        stiffness = jnp.maximum(jnp.sum(along), floor)
-        intercept = jnp.where(stiffness > 0, (jnp.sum(alpha) - total) / jnp.where(stiffness > 0, stiffness, 1.0), 0.0)
-        alpha = alpha - intercept * along
-    return Direction(alpha, intercept, matmul(task.gram, alpha))
 
 
 def _line_search(task: Task, at: _Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
@@ -269,32 +192,3 @@ def _best_constant(task: Task) -> Scalar:
     low, high = jax.lax.fori_loop(0, 12, halve, (low, high))
     # A sum of slopes that falls for ever: the status will say so, the loop starts from 0.
     return jnp.where(count < 60, sign * 0.5 * (low + high), zero)
-
-
-def attached(task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None, raw: DenseFactor | None = None) -> Any:
-    """α and b with the derivatives that they have as functions of everything in `task`, of any order: at the minimum
-    `(I + WK)δα + Wδb = δρ` with `Σδα = 0`, one more system like that of a step. Nothing, if they are not asked for."""
-    arrays, static = eqx.partition(task, eqx.is_inexact_array)
-    constants = jax.lax.stop_gradient((alpha, intercept))
-
-    @jax.custom_jvp
-    def at_minimum(arrays: Any, constants: Any, raw: Any) -> Any:
-        return constants
-
-    @at_minimum.defjvp
-    def _(primals, tangents):
-        arrays, constants, raw = primals
-        # Not the constants: differentiated once more, these must still depend on the arrays.
-        alpha, intercept = at_minimum(arrays, constants, raw)
-
-        def residual(arrays: Any) -> Row:
-            task: Task = eqx.combine(arrays, static)
-            return task.pulls(task.values(alpha, intercept)) - alpha
-
-        _, change = jax.jvp(residual, (arrays,), (tangents[0],))
-        task = eqx.combine(arrays, static)
-        inner = curvature(task, task.values(alpha, intercept), max_jitter, raw)
-        step = newton_step(task, inner, inner.along(task), change, jnp.zeros_like(intercept), 0.0)
-        return (alpha, intercept), (step.alpha, step.intercept)
-
-    return at_minimum(arrays, constants, raw)

@@ -22,7 +22,8 @@ from kernax.learners._machines import (
     check_targets,
     signs,
 )
-from kernax.learners._newton import Curvature, Task, attached, curvature, minimise
+from kernax.learners._newton import minimise
+from kernax.learners._stationarity import Curvature, Task, attached, curvature
 from kernax.parameters import positive
 from kernax.solvers import AbstractSolver, Cholesky, Result
 from kernax.solvers._factor import masked_gram

@@ -1,0 +1,135 @@
+"""The minimum of `Σ C_i loss(y_i, h_i) + ½ αᵀKα`, `h = Kα + b`: its conditions, a Newton step, and its derivatives.
+
+At the minimum `α = -C·loss'(h)` and `Σα = 0`. With the curvatures `W = C·loss''(h)` a step solves
+
+    (I + WK) δα + W δb = ρ = -C·loss'(h) - α,   Σδα = -Σα,
+
+where `(I + WK)⁻¹ = I - SK`, `S = √W B⁻¹ √W` and `B = I + √W K √W` (Rasmussen & Williams, algorithm 3.1, with an intercept).
+No eigenvalue of B is below 1, whatever K is; nothing is divided by W, which Huber's loss and the squared hinge make 0.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax._arrays import matmul
+from kernax.learners._losses import AbstractLoss, row_curvatures, row_losses, row_slopes
+from kernax.solvers import DenseFactor, factorise_matrix
+
+Scalar = Float[Array, ""]
+Row = Float[Array, " n"]
+
+
+class Task(eqx.Module):
+    """What is minimised. Rows that do not count have zeros in `gram` and a weight of 0."""
+
+    gram: Float[Array, "n n"]
+    weights: Row
+    """C, for each row."""
+    y: Row
+    loss: AbstractLoss
+    intercept: bool = eqx.field(static=True)
+
+    def pulls(self, values: Row) -> Row:
+        """`-C·loss'`: what α is at the minimum."""
+        return -self._counted(row_slopes(self.loss, self.y, values))
+
+    def curvatures(self, values: Row) -> Row:
+        """`C·loss''`, 0 where rounding (or a loss that is not convex) makes it negative."""
+        return jnp.maximum(self._counted(row_curvatures(self.loss, self.y, values)), 0.0)
+
+    def losses(self, values: Row) -> Row:
+        """`C·loss`."""
+        return self._counted(row_losses(self.loss, self.y, values))
+
+    def values(self, alpha: Row, intercept: Scalar) -> Row:
+        """`Kα + b`; b in rows that do not count."""
+        return matmul(self.gram, alpha) + intercept
+
+    def _counted(self, rows: Row) -> Row:
+        # A plain product would make NaN of a loss that is infinite at what stands behind a mask.
+        return jnp.where(self.weights > 0, self.weights * rows, 0.0)
+
+
+class Curvature(eqx.Module):
+    """`S = √W B⁻¹ √W`, as the factor of B and the roots of W."""
+
+    roots: Row
+    factor: DenseFactor
+
+    def __call__(self, v: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
+        """`S v`."""
+        roots = self.roots if v.ndim == 1 else self.roots[:, None]
+        return roots * self.factor.solve(roots * v)
+
+    def along(self, task: Task) -> Row | None:
+        """`S1`: what a change of the intercept meets; None without one."""
+        return self(jnp.ones_like(self.roots)) if task.intercept else None
+
+
+def curvature(
+    task: Task, values: Row, max_jitter: float | None, raw: DenseFactor | None = None, least: Row | None = None
+) -> Curvature:
+    """S at these values, with no W below `least`; O(n³/3). With `raw`, a factor of the same numbers, only the derivatives
+    are new."""
+    weights = task.curvatures(values) if least is None else jnp.maximum(task.curvatures(values), least)
+    # The root's slope at 0 is infinite; there the weight itself does not move.
+    roots = jnp.where(weights > 0, jnp.sqrt(jnp.where(weights > 0, weights, 1.0)), 0.0)
+    matrix = roots[:, None] * task.gram * roots[None, :] + jnp.eye(roots.shape[0], dtype=roots.dtype)
+    if raw is not None:
+        matrix = matrix + raw.jitter * jnp.eye(roots.shape[0], dtype=roots.dtype)
+        return Curvature(roots, DenseFactor(matrix, raw.raw, raw.mask, raw.jitter, raw.result))
+    return Curvature(roots, factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(roots.shape, bool), max_jitter))
+
+
+class Direction(NamedTuple):
+    """A change of α and b, and `Kδα`."""
+
+    alpha: Row
+    intercept: Scalar
+    fitted: Row
+
+
+def newton_step(task: Task, inner: Curvature, along: Row | None, residual: Row, total: Scalar, floor: Any) -> Direction:
+    """`δα` and `δb` with `(I + WK)δα + Wδb = residual` and `Σδα = total`; linear in both. `along` is `S1`.
+
+    Where the curvature along b is less than `floor`, the floor takes its place; where both are 0, b stays.
+    """
+    alpha, intercept = residual - inner(matmul(task.gram, residual)), jnp.zeros_like(total)
+    if along is not None:
+        stiffness = jnp.maximum(jnp.sum(along), floor)
+        intercept = jnp.where(stiffness > 0, (jnp.sum(alpha) - total) / jnp.where(stiffness > 0, stiffness, 1.0), 0.0)
+        alpha = alpha - intercept * along
+    return Direction(alpha, intercept, matmul(task.gram, alpha))
+
+
+def attached(task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None, raw: DenseFactor | None = None) -> Any:
+    """α and b with the derivatives that they have as functions of everything in `task`, of any order: at the minimum
+    `(I + WK)δα + Wδb = δρ` with `Σδα = 0`, one more system like that of a step. Nothing, if they are not asked for."""
+    arrays, static = eqx.partition(task, eqx.is_inexact_array)
+    constants = jax.lax.stop_gradient((alpha, intercept))
+
+    @jax.custom_jvp
+    def at_minimum(arrays: Any, constants: Any, raw: Any) -> Any:
+        return constants
+
+    @at_minimum.defjvp
+    def _(primals, tangents):
+        arrays, constants, raw = primals
+        # Not the constants: differentiated once more, these must still depend on the arrays.
+        alpha, intercept = at_minimum(arrays, constants, raw)
+
+        def residual(arrays: Any) -> Row:
+            task: Task = eqx.combine(arrays, static)
+            return task.pulls(task.values(alpha, intercept)) - alpha
+
+        _, change = jax.jvp(residual, (arrays,), (tangents[0],))
+        task = eqx.combine(arrays, static)
+        inner = curvature(task, task.values(alpha, intercept), max_jitter, raw)
+        step = newton_step(task, inner, inner.along(task), change, jnp.zeros_like(intercept), 0.0)
+        return (alpha, intercept), (step.alpha, step.intercept)
+
+    return at_minimum(arrays, constants, raw)
