@@ -73,6 +73,12 @@ def held_at(dual: Dual, place: Int[Array, " n"]) -> Float[Array, " n"]:
     return jnp.where(place == AT_UPPER, dual.upper, jnp.where(place == AT_LOWER, dual.lower, 0.0))
 
 
+def constant_level(gram: Float[Array, "n n"]) -> Float[Array, ""]:
+    """A constant that may be added to K where `Σα` is known. The solution stays, and what was singular only for want of an
+    intercept (a linear kernel on as many free rows as columns) is no longer."""
+    return jnp.mean(jnp.diagonal(gram))
+
+
 class Face(NamedTuple):
     """The solution of the linear system of the free coefficients."""
 
@@ -95,6 +101,7 @@ def _face(
     gram: Float[Array, "n n"], free: Bool[Array, " n"], values: Float[Array, " n"], total: Float[Array, ""], intercept: bool
 ) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
     n, count = gram.shape[0], jnp.sum(free)
+    level = constant_level(gram)
     # Compilation grows with their number, and gathering costs more than it saves for few rows.
     sizes = [n] if n < 128 else [n // 4, n // 2, 3 * n // 4, n]
 
@@ -105,6 +112,8 @@ def _face(
             rows = jnp.nonzero(free, size=size, fill_value=0)[0]
             used, right = jnp.arange(size) < count, values[rows]
             matrix = gram[rows][:, rows]
+        if intercept:
+            matrix, right = matrix + level, right + level * total
         matrix = jnp.where(used[:, None] & used[None, :], matrix, jnp.eye(size, dtype=gram.dtype))
         factor = factorise_matrix(matrix, jnp.zeros((), gram.dtype), used)
         columns = jnp.where(used[:, None], jnp.stack([right, jnp.ones_like(right)], axis=1), 0.0)

@@ -6,8 +6,10 @@ each. They come near the solution quickly and to it slowly: the larger C, the sl
 *Block pivoting* guesses the place of every coefficient and solves the linear system of the free ones. Free coefficients that
 left their bounds are put there, and the others whose residual contradicts their place are freed, all at once. Where no place
 changes, the solution is exact: zeros and bounds to the bit, the conditions to rounding. From a cold start it may cycle;
-after n pair steps it takes about ten systems, whatever C. Should the places that change no longer become fewer, pair
-steps, which always progress, go on from where they were, twice as many each time.
+after n pair steps it takes about ten systems, whatever C.
+
+Should the places that change no longer become fewer, as with a singular K, an interior-point method takes over, and pivoting
+starts once more from its answer; if that does not settle either, the answer stands as it is.
 """
 
 from functools import partial
@@ -30,6 +32,7 @@ from kernax.learners._dual import (
     slopes,
     solve_face,
 )
+from kernax.learners._interior import solve_inside
 from kernax.solvers import one_at_a_time_on_cpu
 
 _PATIENCE = 5
@@ -41,19 +44,15 @@ class Solution(NamedTuple):
 
     alpha: Float[Array, " n"]
     intercept: Float[Array, ""]
-    num_pairs: Int[Array, ""]
-    """Pair steps."""
     num_systems: Int[Array, ""]
     """Linear systems solved."""
     jitter: Float[Array, ""]
     """What the last system needed on its diagonal."""
-    settled: Bool[Array, ""]
-    """Whether no place changed any more."""
 
 
-def solve_dual(dual: Dual, intercept: bool, max_rounds: Int[Array, ""]) -> Solution:
-    """The minimiser, after at most that many rounds of pair steps and pivoting. Not to be differentiated: see `attached`."""
-    return Solution(*(_with_intercept if intercept else _without)(*dual, max_rounds))
+def solve_dual(dual: Dual, intercept: bool, max_steps: Int[Array, ""]) -> Solution:
+    """The minimiser; `max_steps` is for the interior-point method. Not to be differentiated: see `attached`."""
+    return Solution(*(_with_intercept if intercept else _without)(*dual, max_steps))
 
 
 class _Pairs(NamedTuple):
@@ -75,41 +74,30 @@ class _Pivots(NamedTuple):
     num_systems: Int[Array, ""]
 
 
-class _Round(NamedTuple):
-    number: Int[Array, ""]
-    pairs: _Pairs
-    pivots: _Pivots
-    num_systems: Int[Array, ""]
-    ended: Bool[Array, ""]
-
-
-def _solve(gram, targets, epsilon, lower, upper, max_rounds, intercept: bool):
+def _solve(gram, targets, epsilon, lower, upper, max_steps, intercept: bool):
     dual = Dual(gram, targets, epsilon, lower, upper)
-    n = targets.shape[0]
-    entries = jnp.diagonal(gram)
-    zero = jnp.asarray(0)
+    n, entries, zero = targets.shape[0], jnp.diagonal(gram), jnp.asarray(0)
+    pairs = jax.lax.while_loop(
+        lambda pairs: ~pairs.ended & (pairs.num_steps < n),
+        partial(_pair_step, dual, entries, intercept),
+        _Pairs(jnp.zeros_like(targets), -targets, zero, jnp.asarray(False)),
+    )
+    pivots = _pivot_until_settled(dual, intercept, pairs.alpha)
 
-    def one_round(state: _Round) -> _Round:
-        # Summed up over thousands of steps, the gradient has gathered rounding.
-        pairs = state.pairs._replace(gradient=matmul(gram, state.pairs.alpha) - targets)
-        until = pairs.num_steps + n * 2**state.number
-        pairs = jax.lax.while_loop(
-            lambda pairs: ~pairs.ended & (pairs.num_steps < until), partial(_pair_step, dual, entries, intercept), pairs
+    def from_inside(before: _Pivots) -> tuple[Array, ...]:
+        inside = solve_inside(dual, intercept, max_steps)
+        after = _pivot_until_settled(dual, intercept, inside.last.alpha)
+        alpha, b = jax.tree.map(
+            lambda exact, near: jnp.where(after.changes == 0, exact, near),
+            (jnp.clip(after.alpha, lower, upper), after.intercept),
+            (inside.best.alpha, inside.best.intercept),
         )
-        pivots = _pivot_until_settled(dual, intercept, places(dual, pairs.alpha))
-        # Pair steps that found nothing more to gain were at the solution, as near as rounding lets them.
-        ended = (pivots.changes == 0) | pairs.ended
-        return _Round(state.number + 1, pairs, pivots, state.num_systems + pivots.num_systems, ended)
+        return alpha, b, before.num_systems + inside.num_steps + after.num_systems, after.jitter
 
-    pairs = _Pairs(jnp.zeros_like(targets), -targets, zero, jnp.asarray(False))
-    start = _Round(zero, pairs, _start(jnp.zeros(n, jnp.int32), targets), zero, jnp.asarray(False))
-    end = jax.lax.while_loop(lambda state: ~state.ended & (state.number < max_rounds), one_round, start)
+    def as_settled(pivots: _Pivots) -> tuple[Array, ...]:
+        return jnp.clip(pivots.alpha, lower, upper), pivots.intercept, pivots.num_systems, pivots.jitter
 
-    settled = end.pivots.changes == 0
-    by_pairs = end.pairs.alpha
-    alpha = jnp.where(settled, jnp.clip(end.pivots.alpha, lower, upper), by_pairs)
-    b = jnp.where(settled, end.pivots.intercept, middle(slopes(dual, by_pairs, end.pairs.gradient)) if intercept else 0.0)
-    return alpha, b, end.pairs.num_steps, end.num_systems, end.pivots.jitter, settled
+    return jax.lax.cond(pivots.changes == 0, as_settled, from_inside, pivots)
 
 
 _with_intercept = one_at_a_time_on_cpu(partial(_solve, intercept=True))
@@ -154,28 +142,25 @@ def _end_below(dual: Dual, alpha: Float[Array, " n"], i: Int[Array, ""]) -> Floa
     return jnp.where(alpha[i] > 0, 0.0, dual.lower[i])
 
 
-def _start(place: Int[Array, " n"], like: Float[Array, " n"]) -> _Pivots:
-    zero, none = jnp.asarray(0), jnp.zeros((), like.dtype)
-    many = jnp.asarray(like.shape[0] + 1)
-    return _Pivots(place, jnp.zeros_like(like), none, none, many, many, zero, zero)
-
-
-def _pivot_until_settled(dual: Dual, intercept: bool, place: Int[Array, " n"]) -> _Pivots:
+def _pivot_until_settled(dual: Dual, intercept: bool, alpha: Float[Array, " n"]) -> _Pivots:
     def goes_on(pivots: _Pivots) -> Bool[Array, ""]:
         return (pivots.changes > 0) & (pivots.idle < _PATIENCE)
 
-    return jax.lax.while_loop(goes_on, partial(_pivot, dual, intercept), _start(place, dual.targets))
+    zero, none = jnp.asarray(0), jnp.zeros((), alpha.dtype)
+    many = jnp.asarray(alpha.shape[0] + 1)
+    start = _Pivots(places(dual, alpha), alpha, none, none, many, many, zero, zero)
+    return jax.lax.while_loop(goes_on, partial(_pivot, dual, intercept), start)
 
 
 def _pivot(dual: Dual, intercept: bool, pivots: _Pivots) -> _Pivots:
     """Solve for the free coefficients, and change every place that the answer contradicts."""
     place = pivots.place
     free, signs = jnp.abs(place) == 1, jnp.sign(place).astype(dual.targets.dtype)
-    held = held_at(dual, place)
-    left = dual.targets - matmul(dual.gram, held)
-    total = -jnp.sum(held)
-    face = solve_face(dual.gram, free, left - dual.epsilon * signs, total, intercept)
-    alpha = held + face.alpha
+    # Corrected, not computed anew: where K_FF is singular, the nearest of its many solutions is wanted.
+    near = jnp.where(free, jnp.clip(pivots.alpha, dual.lower, dual.upper), held_at(dual, place))
+    missing = dual.targets - matmul(dual.gram, near) - dual.epsilon * signs
+    face = solve_face(dual.gram, free, missing, -jnp.sum(near), intercept)
+    alpha = near + face.alpha
     gradient = matmul(dual.gram, alpha) - dual.targets
     b = face.intercept
     if intercept:

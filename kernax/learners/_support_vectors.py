@@ -28,7 +28,7 @@ from kernax.model import check_model_and_data
 from kernax.parameters import as_dtype, non_negative, positive
 from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
 
-_MAX_ROUNDS = 9
+_MAX_STEPS = 100
 
 
 class SVR(AbstractMachine):
@@ -58,7 +58,7 @@ class SVR(AbstractMachine):
         check_targets(self, data, caller)
 
     def conditioned(self, data, finite, solver):
-        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_ROUNDS))
+        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_STEPS))
 
     def initialised(self, data):
         spread = jnp.std(data.y, where=data.mask)
@@ -107,7 +107,7 @@ class SVC(AbstractMachine):
         check_labels(data, "SVC")
 
     def conditioned(self, data, finite, solver):
-        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_ROUNDS))
+        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_STEPS))
 
     def initialised(self, data):
         kernel = self.kernel.initialised(data.x, data.mask, jnp.ones((), data.dtype))
@@ -180,22 +180,22 @@ class SupportVectors(AbstractExpansion):
 
 
 def support_vectors(
-    model: SVR | SVC, data: Data, *, weights: Any = None, max_rounds: int = _MAX_ROUNDS, throw: bool = True
+    model: SVR | SVC, data: Data, *, weights: Any = None, max_steps: int = _MAX_STEPS, throw: bool = True
 ) -> SupportVectors:
     """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row if you like.
 
-    A weight multiplies the row's loss; a row of weight 0 does not count. Each round makes pair steps, n at first and then
-    twice as many, and pivots until nothing changes: one round nearly always does, in O(n²) for the steps and about ten
-    factorisations of the free rows. After `max_rounds` the best so far has the status `max_steps_reached`.
+    A weight multiplies the row's loss; a row of weight 0 does not count. Nearly always O(n²) for cheap steps and about ten
+    factorisations of the free rows; where K is singular, an interior-point method with a factorisation of all rows for each
+    of at most `max_steps` steps. If these do not suffice, the status is `max_steps_reached`.
     """
     if not isinstance(model, SVR | SVC):
         raise TypeError(f"support_vectors wants learners.SVR or learners.SVC first, got {type(model).__name__}.")
     check_model_and_data(model, data, "support_vectors")
     if weights is not None:
         weights = _as_weights(weights, data)
-    if max_rounds < 1:
-        raise ValueError(f"max_rounds must be 1 or more, got {max_rounds}.")
-    machine = _weighted(model, data, weights, jnp.asarray(max_rounds))
+    if max_steps < 1:
+        raise ValueError(f"max_steps must be 1 or more, got {max_steps}.")
+    machine = _weighted(model, data, weights, jnp.asarray(max_steps))
     if throw:
         throw_unless((), machine.result, "training")
     return machine
@@ -211,9 +211,9 @@ def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
 
 
 @eqx.filter_jit
-def _weighted(model: SVR | SVC, data: Data, weights: Array | None, max_rounds: Int[Array, ""]) -> SupportVectors:
+def _weighted(model: SVR | SVC, data: Data, weights: Array | None, max_steps: Int[Array, ""]) -> SupportVectors:
     data, finite = data.finite_or_zero()
-    return _solved(as_dtype(model, data.dtype), data, finite, Cholesky(), weights, max_rounds)
+    return _solved(as_dtype(model, data.dtype), data, finite, Cholesky(), weights, max_steps)
 
 
 def _solved(
@@ -222,7 +222,7 @@ def _solved(
     finite: Bool[Array, ""],
     solver: AbstractSolver,
     weights: Float[Array, " n"] | None,
-    max_rounds: Int[Array, ""],
+    max_steps: Int[Array, ""],
 ) -> SupportVectors:
     check_cholesky(solver, type(model).__name__)
     gram, bound = model.kernel.gram(data.x, None), model.C if weights is None else weights * model.C
@@ -233,7 +233,7 @@ def _solved(
     harmless = Dual(jnp.eye(data.n, dtype=data.dtype), *(jnp.zeros_like(part) for part in dual[1:]))
     dual = jax.tree.map(lambda part, other: jnp.where(finite, part, other), dual, harmless)
 
-    found = solve_dual(jax.lax.stop_gradient(dual), model.intercept, max_rounds)
+    found = solve_dual(jax.lax.stop_gradient(dual), model.intercept, max_steps)
     alpha, b = attached(dual, found.alpha, found.intercept, model.intercept)
     values = matmul(dual.gram, alpha) + b
     gradient = values - b - dual.targets
