@@ -21,6 +21,7 @@ MODULES = {
     "fit": "fit",
     "lasso_path": "lasso_path",
     "adaboost": "adaboost",
+    "classification": "classification",
     "memory": "memory",
     "import": "import_time",
     "accuracy": "accuracy",
