@@ -127,8 +127,8 @@ def _face(
             alpha = jnp.zeros_like(values).at[rows].add(alpha)
         return alpha, jnp.where(count > 0, b, 0.0), factor.jitter
 
-    place = jnp.searchsorted(jnp.asarray(sizes), count)
-    return jax.lax.switch(place, [partial(of_size, size) for size in sizes])
+    fitting = sum((count > size).astype(jnp.int32) for size in sizes[:-1])
+    return jax.lax.switch(fitting, [partial(of_size, size) for size in sizes])
 
 
 _face_with_intercept = one_at_a_time_on_cpu(partial(_face, intercept=True))

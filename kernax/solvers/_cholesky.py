@@ -57,7 +57,8 @@ def _jittered(
     entries = diagonal(matrix)
     scale, floor = mean_diagonal(entries, mask), rounding_level(entries, mask)
     # Past the last rung stands ∞, which factorises the identity instead: a failed factor is finite, and flagged.
-    rungs = jnp.append(scale * jnp.asarray(ladder, matrix.dtype), jnp.inf).at[0].set(0.0)
+    # One by one: a constant array would be hoisted out of a loop, batched, and refused by `custom_vmap`.
+    rungs = jnp.stack([jnp.zeros_like(scale), *(rung * scale for rung in ladder[1:]), jnp.full_like(scale, jnp.inf)])
 
     def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rung = state[0] + 1
