@@ -29,6 +29,9 @@ MODULES = {
     "batch_step": "batch_step",
     "fit_many": "fit_many",
     "devices": "devices",
+    "svr": "svr",
+    "svr_batch": "svr_batch",
+    "svr_gradient": "svr_gradient",
 }
 
 

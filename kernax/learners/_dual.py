@@ -156,19 +156,22 @@ def _attached_jvp(intercept, primals, tangents):
     free, signs = jnp.abs(place) == 1, jnp.sign(place).astype(alpha.dtype)
     d_held = held_at(d_dual, place)
     moved = d_dual.targets - matmul(d_dual.gram, value[0]) - matmul(dual.gram, d_held)
+    bordered = jnp.any(free) & intercept
 
-    def apply(of: tuple[Array, Array]) -> tuple[Array, Array]:
-        inside = jnp.where(free, of[0], 0.0)
-        left = jnp.where(free, matmul(dual.gram, inside) + of[1], of[0])
-        return left, jnp.where(jnp.any(free) & intercept, jnp.sum(inside), of[1])
+    # One vector, not a pair: its transpose wants all operands to depend on the tangents, and δΣα does only where C moves.
+    def apply(of: Float[Array, " m"]) -> Float[Array, " m"]:
+        inside = jnp.where(free, of[:-1], 0.0)
+        left = jnp.where(free, matmul(dual.gram, inside) + of[-1], of[:-1])
+        return jnp.append(left, jnp.where(bordered, jnp.sum(inside), of[-1]))
 
-    def solve(_, right: tuple[Array, Array]) -> tuple[Array, Array]:
-        face = solve_face(jax.lax.stop_gradient(dual.gram), free, right[0], right[1], intercept)
-        return jnp.where(free, face.alpha, right[0]), jnp.where(jnp.any(free) & intercept, face.intercept, right[1])
+    def solve(_, right: Float[Array, " m"]) -> Float[Array, " m"]:
+        face = solve_face(jax.lax.stop_gradient(dual.gram), free, right[:-1], right[-1], intercept)
+        return jnp.append(jnp.where(free, face.alpha, right[:-1]), jnp.where(bordered, face.intercept, right[-1]))
 
     right = jnp.where(free, moved - d_dual.epsilon * signs, 0.0)
-    total = jnp.where(jnp.any(free) & intercept, -jnp.sum(d_held), 0.0)
-    d_alpha, d_b = jax.lax.custom_linear_solve(apply, (right, total), solve=solve, symmetric=True)
+    total = jnp.where(bordered, -jnp.sum(d_held), 0.0)
+    solved = jax.lax.custom_linear_solve(apply, jnp.append(right, total), solve=solve, symmetric=True)
+    d_alpha, d_b = solved[:-1], solved[-1]
     if intercept:
         d_b = d_b + jnp.where(jnp.any(free), 0.0, _middle_slope(dual, d_dual, alpha, moved))
     return value, (d_alpha + d_held, d_b)

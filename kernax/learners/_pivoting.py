@@ -32,7 +32,7 @@ from kernax.learners._dual import (
     slopes,
     solve_face,
 )
-from kernax.learners._interior import solve_inside
+from kernax.learners._interior import Ends, Point, solve_inside
 from kernax.solvers import one_at_a_time_on_cpu
 
 _PATIENCE = 5
@@ -74,34 +74,50 @@ class _Pivots(NamedTuple):
     num_systems: Int[Array, ""]
 
 
+class _Round(NamedTuple):
+    number: Int[Array, ""]
+    near: Point
+    """Where pivoting started from, which is the answer if it does not settle."""
+    pivots: _Pivots
+    num_systems: Int[Array, ""]
+
+
 def _solve(gram, targets, epsilon, lower, upper, max_steps, intercept: bool):
     dual = Dual(gram, targets, epsilon, lower, upper)
-    n, entries, zero = targets.shape[0], jnp.diagonal(gram), jnp.asarray(0)
-    pairs = jax.lax.while_loop(
-        lambda pairs: ~pairs.ended & (pairs.num_steps < n),
-        partial(_pair_step, dual, entries, intercept),
-        _Pairs(jnp.zeros_like(targets), -targets, zero, jnp.asarray(False)),
-    )
-    pivots = _pivot_until_settled(dual, intercept, pairs.alpha)
+    zero, nothing = jnp.asarray(0), jnp.zeros((), targets.dtype)
+    nowhere = Point(jnp.zeros_like(targets), nothing, nothing)
 
-    def from_inside(before: _Pivots) -> tuple[Array, ...]:
-        inside = solve_inside(dual, intercept, max_steps)
-        after = _pivot_until_settled(dual, intercept, inside.last.alpha)
-        alpha, b = jax.tree.map(
-            lambda exact, near: jnp.where(after.changes == 0, exact, near),
-            (jnp.clip(after.alpha, lower, upper), after.intercept),
-            (inside.best.alpha, inside.best.intercept),
-        )
-        return alpha, b, before.num_systems + inside.num_steps + after.num_systems, after.jitter
+    def by_pairs() -> Ends:
+        near = Point(_pair_steps(dual, intercept), nothing, nothing)
+        return Ends(near, near, zero)
 
-    def as_settled(pivots: _Pivots) -> tuple[Array, ...]:
-        return jnp.clip(pivots.alpha, lower, upper), pivots.intercept, pivots.num_systems, pivots.jitter
+    def go(state: _Round) -> _Round:
+        # One call of each: every further one would be compiled by itself.
+        start = jax.lax.cond(state.number == 0, by_pairs, lambda: solve_inside(dual, intercept, max_steps))
+        pivots = _pivot_until_settled(dual, intercept, start.last.alpha)
+        return _Round(state.number + 1, start.best, pivots, state.num_systems + start.num_steps + pivots.num_systems)
 
-    return jax.lax.cond(pivots.changes == 0, as_settled, from_inside, pivots)
+    begin = _Round(zero, nowhere, _unsettled(dual, nowhere.alpha), zero)
+    end = jax.lax.while_loop(lambda state: (state.number < 2) & (state.pivots.changes > 0), go, begin)
+    settled = end.pivots.changes == 0
+    alpha = jnp.where(settled, jnp.clip(end.pivots.alpha, lower, upper), end.near.alpha)
+    b = jnp.where(settled, end.pivots.intercept, end.near.intercept)
+    return alpha, b, end.num_systems, end.pivots.jitter
 
 
 _with_intercept = one_at_a_time_on_cpu(partial(_solve, intercept=True))
 _without = one_at_a_time_on_cpu(partial(_solve, intercept=False))
+
+
+def _pair_steps(dual: Dual, intercept: bool) -> Float[Array, " n"]:
+    """The coefficients after n steps from 0, or fewer if there is nothing left to gain."""
+    targets, entries = dual.targets, jnp.diagonal(dual.gram)
+    pairs = jax.lax.while_loop(
+        lambda pairs: ~pairs.ended & (pairs.num_steps < targets.shape[0]),
+        partial(_pair_step, dual, entries, intercept),
+        _Pairs(jnp.zeros_like(targets), -targets, jnp.asarray(0), jnp.asarray(False)),
+    )
+    return pairs.alpha
 
 
 def _pair_step(dual: Dual, entries: Float[Array, " n"], intercept: bool, pairs: _Pairs) -> _Pairs:
@@ -146,10 +162,12 @@ def _pivot_until_settled(dual: Dual, intercept: bool, alpha: Float[Array, " n"])
     def goes_on(pivots: _Pivots) -> Bool[Array, ""]:
         return (pivots.changes > 0) & (pivots.idle < _PATIENCE)
 
-    zero, none = jnp.asarray(0), jnp.zeros((), alpha.dtype)
-    many = jnp.asarray(alpha.shape[0] + 1)
-    start = _Pivots(places(dual, alpha), alpha, none, none, many, many, zero, zero)
-    return jax.lax.while_loop(goes_on, partial(_pivot, dual, intercept), start)
+    return jax.lax.while_loop(goes_on, partial(_pivot, dual, intercept), _unsettled(dual, alpha))
+
+
+def _unsettled(dual: Dual, alpha: Float[Array, " n"]) -> _Pivots:
+    zero, nothing, many = jnp.asarray(0), jnp.zeros((), alpha.dtype), jnp.asarray(alpha.shape[0] + 1)
+    return _Pivots(places(dual, alpha), alpha, nothing, nothing, many, many, zero, zero)
 
 
 def _pivot(dual: Dual, intercept: bool, pivots: _Pivots) -> _Pivots:

@@ -140,6 +140,8 @@ class SupportVectors(AbstractExpansion):
     solver: AbstractSolver
     coefficients: Float[Array, " n"]
     intercept: Float[Array, ""]
+    values: Float[Array, " n"]
+    """`f(x_i) + b` at the data."""
     at_bound: Bool[Array, " n"]
     """Rows outside the tube, or within the margin: α is ±C."""
     objective: Float[Array, ""]
@@ -228,10 +230,12 @@ def _solved(
     gram, bound = model.kernel.gram(data.x, None), model.C if weights is None else weights * model.C
     bound = data.zero_where_masked(jnp.broadcast_to(bound, data.y.shape))
     dual = model.dual(gram, data, bound)
-    finite = finite & jnp.isfinite(sum(jnp.sum(part) for part in dual))
+    # What was traced could not be refused.
+    finite = finite & jnp.isfinite(sum(jnp.sum(part) for part in dual)) & jnp.all(bound >= 0) & (dual.epsilon >= 0)
+    known = jnp.all((jnp.abs(data.y) == 1) | ~data.mask) if isinstance(model, SVC) else jnp.asarray(True)
     # Numbers for every problem: where there are none, those of a harmless one, and NaN at the very end.
     harmless = Dual(jnp.eye(data.n, dtype=data.dtype), *(jnp.zeros_like(part) for part in dual[1:]))
-    dual = jax.tree.map(lambda part, other: jnp.where(finite, part, other), dual, harmless)
+    dual = jax.tree.map(lambda part, other: jnp.where(finite & known, part, other), dual, harmless)
 
     found = solve_dual(jax.lax.stop_gradient(dual), model.intercept, max_steps)
     alpha, b = attached(dual, found.alpha, found.intercept, model.intercept)
@@ -246,16 +250,19 @@ def _solved(
     single = jnp.finfo(data.dtype).eps > 1e-10
     near = residual <= (1e-3 if single else 1e-6) * jnp.where(scale > 0, scale, 1.0)
     result = Result.where(near, Result.successful, Result.max_steps_reached)
+    result = Result.where(known, result, Result.unknown_labels)
     result = Result.where(finite, result, Result.nonfinite)
     result = Result.where(jnp.any(data.mask), result, Result.empty)
-    ok = finite & jnp.any(data.mask)
-    alpha, b, objective, gap, residual = (jnp.where(ok, part, jnp.nan) for part in (alpha, b, objective, gap, residual))
+    ok = finite & known & jnp.any(data.mask)
+    numbers = (alpha, b, values, objective, gap, residual)
+    alpha, b, values, objective, gap, residual = (jnp.where(ok, part, jnp.nan) for part in numbers)
     return SupportVectors(
         model=model,
         data=data,
         solver=solver,
         coefficients=alpha,
         intercept=b,
+        values=values,
         at_bound=jnp.abs(places(dual, found.alpha)) == 2,
         objective=objective,
         duality_gap=gap,
