@@ -37,7 +37,12 @@ def lanes(kind, intercept):
         c = kx.condition(kind(kernel, C=C, intercept=intercept, **options), kx.Data(x, y, mask))
         return c.objective, c
 
-    return jax.jit(jax.vmap(jax.value_and_grad(solved, argnums=4, has_aux=True)))
+    def without_slope(*problem):
+        return solved(*problem), np.nan
+
+    # Compiling slopes takes as long again: one machine has them.
+    with_slope = kind is learners.SVR and intercept
+    return jax.jit(jax.vmap(jax.value_and_grad(solved, argnums=4, has_aux=True) if with_slope else without_slope))
 
 
 def ask(cases, kind, intercept=True):
@@ -54,7 +59,7 @@ def violation(alpha, residuals, lower, upper, epsilon):
 
 
 REGRESSIONS = {
-    "healthy": (X, Y, ON, SMOOTH, 2.0, 0.1, "successful"),
+    "healthy": (X, Y, ON, ONE, 2.0, 0.1, "successful"),
     "masked": (X, Y, ~TAIL, SMOOTH, 2.0, 0.1, "successful"),
     "garbage behind the mask": (
         np.where(TAIL[:, None], np.nan, X),
@@ -102,7 +107,6 @@ def test_h02_h12_h17_h27_h29_h30_regression(intercept):
             assert np.isnan(objective[lane]), name
             assert np.all(np.isnan(alpha)), name
             continue
-        assert np.isfinite(slope[lane]), name
         np.testing.assert_array_equal(alpha[~mask], 0.0)
         scale = np.max(np.abs(y[mask]))
         residuals = y[mask] - gram_of(x[mask], parts) @ alpha[mask] - b
@@ -110,10 +114,10 @@ def test_h02_h12_h17_h27_h29_h30_regression(intercept):
         assert violation(
             np.where(c.at_bound[lane], np.sign(alpha) * bound, alpha)[mask], residuals, -bound, bound, epsilon
         ) <= (1e-6 * (scale + (scale == 0))), name
-        # Of an optimum, only the direct dependence on C counts.
-        losses = np.sum(np.maximum(np.abs(residuals) - epsilon, 0.0))
-        assert float(slope[lane]) == pytest.approx(losses, rel=1e-6, abs=1e-6 * (scale + 1)), name
         if intercept:
+            # Of an optimum, only the direct dependence on C counts.
+            losses = np.sum(np.maximum(np.abs(residuals) - epsilon, 0.0))
+            assert float(slope[lane]) == pytest.approx(losses, rel=1e-6, abs=1e-6 * (scale + 1)), name
             assert abs(np.sum(alpha)) <= 1e-9 * (1e-12 + np.sum(np.abs(alpha))), name
     order = list(REGRESSIONS)
     masked, garbage, full = (
@@ -128,6 +132,19 @@ def test_h02_h12_h17_h27_h29_h30_regression(intercept):
         assert float(c.intercept[full]) == pytest.approx(0.5 * (Y.min() + Y.max()), rel=1e-12)
         assert float(c.intercept[order.index("one row counts")]) == pytest.approx(Y[4], rel=1e-12)
         assert float(c.intercept[order.index("targets all equal")]) == pytest.approx(0.7, rel=1e-12)
+
+
+def test_h27_h42_h43_lanes_are_single_machines():
+    """The healthy lane is that of an eager call; with healthy problems in place of the sick, the others stay to the bit."""
+    healed = [case if case[-1] == "successful" else REGRESSIONS["healthy"] for case in REGRESSIONS.values()]
+    (_, sick), slopes = ask(list(zip(*REGRESSIONS.values(), strict=True))[:-1], learners.SVR)
+    (_, well), others = ask(list(zip(*healed, strict=True))[:-1], learners.SVR)
+    same = [case[-1] == "successful" for case in REGRESSIONS.values()]
+    for one, other in ((sick.coefficients, well.coefficients), (sick.intercept, well.intercept), (slopes, others)):
+        np.testing.assert_array_equal(np.asarray(one)[same], np.asarray(other)[same])
+    single = kx.condition(learners.SVR(1.0 * kx.RBF() + 1.0 * kx.Linear(), C=2.0, epsilon=0.1), kx.Data(X, Y))
+    np.testing.assert_allclose(sick.coefficients[0], single.coefficients, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(sick.intercept[0], single.intercept, rtol=0, atol=1e-12)
 
 
 CLASSIFICATIONS = {
@@ -149,16 +166,13 @@ CLASSIFICATIONS = {
 
 def test_h02_h12_h27_classification():
     """The same for classes. One class only has the constant for its answer; a point of both labels counts for neither."""
-    (_, c), slope = ask(
-        [*list(zip(*CLASSIFICATIONS.values(), strict=True))[:-1], np.zeros(len(CLASSIFICATIONS))], learners.SVC
-    )
+    (_, c), _ = ask([*list(zip(*CLASSIFICATIONS.values(), strict=True))[:-1], np.zeros(len(CLASSIFICATIONS))], learners.SVC)
     for lane, (name, (x, y, mask, parts, C, status)) in enumerate(CLASSIFICATIONS.items()):
         alpha, b = np.asarray(c.coefficients[lane]), float(c.intercept[lane])
         assert bool((c.result == getattr(kx.Result, status))[lane]), name
         if status != "successful":
             assert np.all(np.isnan(alpha)), name
             continue
-        assert np.isfinite(slope[lane]), name
         np.testing.assert_array_equal(alpha[~mask], 0.0)
         residuals = y[mask] - gram_of(x[mask], parts) @ alpha[mask] - b
         bound = np.nextafter(C, np.inf) * y
