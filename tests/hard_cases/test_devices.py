@@ -48,8 +48,8 @@ PRELUDE = IMPORTS + "\n".join(map(inspect.getsource, (made, sets, model, told)))
 def started(code, *arguments, **settings):
     """A process that runs a script; it does not outlive the block."""
     environment = {name: value for name, value in os.environ.items() if name != "NPROC"}
-    # These scripts mostly compile; how fast what they compile runs is of no matter.
-    flags = f"--xla_backend_optimization_level=0 {settings.pop('XLA_FLAGS', '')}"
+    # The same flags as here: what is compared with this process's answers is compiled as they are.
+    flags = f"{environment['XLA_FLAGS']} {settings.pop('XLA_FLAGS', '')}"
     environment |= {"JAX_ENABLE_X64": "1", "XLA_FLAGS": flags} | settings
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, arguments)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

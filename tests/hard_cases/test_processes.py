@@ -16,8 +16,9 @@ from tests.hard_cases import oracle
 def run(code, **settings):
     """The JSON that a script prints last; a hang or a fault fails the test."""
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_ENABLE_X64", "NPROC")}
-    # These scripts mostly compile; how fast what they compile runs is of no matter.
-    environment |= {"XLA_FLAGS": "--xla_backend_optimization_level=0"} | settings
+    # These scripts mostly compile; how fast what they compile runs is of no matter. The emitters are those that users have.
+    flags = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    environment |= {"XLA_FLAGS": flags} | settings
     script = textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
