@@ -57,12 +57,15 @@ def test_cross_covariance_is_a_block_of_the_covariance():
 def test_chunks_change_nothing(monkeypatch):
     """Blocks of test rows, the last one padded, give what one block gives."""
     x = points(23, seed=11)
-    whole = kx.predict(C, x), kx.mean(C, x), kx.covariance(C, NEW, x)
+    # One row more: programs are found again by shape, and these are to be made anew.
+    longer = np.concatenate([x, x[:1]])
+    whole = kx.predict(C, longer), kx.mean(C, longer), kx.covariance(C, NEW, longer)
     monkeypatch.setattr(_chunks, "_ENTRIES", 4 * 9 * 5)
-    jax.clear_caches()
+    for function in (lambda x: kx.predict(C, x), lambda x: kx.mean(C, x), lambda x: kx.covariance(C, NEW, x)):
+        assert "scan[" in str(jax.make_jaxpr(function)(x))
     pieces = kx.predict(C, x), kx.mean(C, x), kx.covariance(C, NEW, x)
-    jax.clear_caches()
     for ours, theirs in zip(jax.tree.leaves(pieces), jax.tree.leaves(whole), strict=True):
+        theirs = np.asarray(theirs)[..., :23] if theirs.ndim else theirs
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
@@ -102,7 +105,7 @@ def test_samples_are_differentiable_to_second_order():
         return jnp.sum(jnp.sin(root @ jax.random.normal(key, (1, 3))[0]))
 
     for derivative in (lambda f: f, jax.grad, lambda f: jax.grad(jax.grad(f))):
-        np.testing.assert_allclose(derivative(ours)(0.9), derivative(plain)(0.9), rtol=1e-7)
+        np.testing.assert_allclose(jax.jit(derivative(ours))(0.9), jax.jit(derivative(plain))(0.9), rtol=1e-7)
 
 
 def test_several_outputs_and_means():
