@@ -443,7 +443,7 @@ WIDE = (np.zeros((4, 2)), np.zeros(4))
         (lambda: kx.fit_many([], SETS), TypeError, "model must be a kx.Model, a sequence"),
         (lambda: kx.fit_many(kx.RBF(), SETS), TypeError, "model must be a kx.Model, .* got RBF"),
         (lambda: kx.fit_many(NOISY_ROWS, SETS), ValueError, "given per row"),
-        (lambda: kx.fit_many([NOISY_ROWS] * 12, SETS), ValueError, "model 0 has its noise given per row"),
+        (lambda: kx.fit_many([NOISY_ROWS] * 12, SETS), ValueError, r"model 0 has its noise \(or penalty\) given per row"),
         (
             lambda: kx.fit_many(MODEL, SETS, trainable=kx.freeze(MODEL, where=lambda m: (m.kernel, m.noise))),
             ValueError,
