@@ -1,7 +1,7 @@
 """kernax: differentiable kernel methods on JAX.
 
 A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantity of kernel ridge regression and Gaussian
-processes is a pure function of the answer; `fit` minimises one of those functions.
+processes is a pure function of the answer; `fit` minimises one of those functions. `learners` has models of other losses.
 """
 
 from kernax import data, learners, means

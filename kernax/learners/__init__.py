@@ -1,4 +1,8 @@
-"""Learners beside the kernel model: linear ones on explicit features (least squares, ridge, lasso)."""
+"""Learners beside the kernel model.
+
+Linear ones on explicit features (least squares, ridge, lasso); kernel machines of other losses (support vectors, smooth losses,
+Gaussian processes seen through a likelihood); committees (AdaBoost, bagging, boosted residuals).
+"""
 
 from kernax.learners._adaboost import AdaBoost, adaboost, rounds_for
 from kernax.learners._bagging import Bagged, bagged

@@ -35,8 +35,7 @@ from kernax.learners._smooth_machine import (
 from kernax.learners._stationarity import Curvature, Task, curvature
 from kernax.posterior import map_rows, rows_like
 from kernax.selection import log_marginal_likelihood
-from kernax.solvers import AbstractSolver
-from kernax.solvers._factor import masked_gram
+from kernax.solvers import AbstractSolver, masked_gram
 
 _MAX_STEPS = 100
 _NODES = np.linspace(-8.0, 8.0, 201)

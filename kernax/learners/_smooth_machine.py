@@ -25,8 +25,7 @@ from kernax.learners._machines import (
 from kernax.learners._newton import minimise
 from kernax.learners._stationarity import Curvature, Task, attached, curvature
 from kernax.parameters import positive
-from kernax.solvers import AbstractSolver, Cholesky, Result
-from kernax.solvers._factor import masked_gram
+from kernax.solvers import AbstractSolver, Cholesky, Result, masked_gram
 
 
 class KernelMachine(AbstractMachine):

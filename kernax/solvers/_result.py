@@ -71,9 +71,7 @@ class Result(eqx.Enumeration):
         "no_minimum: the loss falls for ever as the intercept grows, since the rows that count have one class only, or no "
         "count above 0. Give rows of both classes (for counts, one above 0), or intercept=False."
     )
-    unknown_labels = (
-        "unknown_labels: a classifier wants the labels -1 and +1. Map others with np.where(…, 1.0, -1.0)."
-    )
+    unknown_labels = "unknown_labels: a classifier wants the labels -1 and +1. Map others with np.where(…, 1.0, -1.0)."
 
 
 class FailedError(RuntimeError):
