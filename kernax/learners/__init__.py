@@ -1,7 +1,7 @@
 """Learners beside the kernel model.
 
-Linear ones on explicit features (least squares, ridge, lasso); kernel machines of other losses (support vectors, smooth losses,
-Gaussian processes seen through a likelihood); committees (AdaBoost, bagging, boosted residuals).
+Linear ones on explicit features (least squares, ridge, lasso); kernel machines of other losses (support vectors, smooth
+losses, Gaussian processes seen through a likelihood); committees (AdaBoost, bagging, boosted residuals).
 """
 
 from kernax.learners._adaboost import AdaBoost, adaboost, rounds_for

@@ -161,7 +161,7 @@ def _attached_jvp(intercept, primals, tangents):
     # One vector, not a pair: its transpose wants all operands to depend on the tangents, and δΣα does only where C moves.
     def apply(of: Float[Array, " m"]) -> Float[Array, " m"]:
         inside = jnp.where(free, of[:-1], 0.0)
-        left = jnp.where(free, matmul(dual.gram, inside) + of[-1], of[:-1])
+        left = jnp.where(free, matmul(dual.gram, inside) + jnp.where(bordered, of[-1], 0.0), of[:-1])
         return jnp.append(left, jnp.where(bordered, jnp.sum(inside), of[-1]))
 
     def solve(_, right: Float[Array, " m"]) -> Float[Array, " m"]:

@@ -29,7 +29,7 @@ class Result(eqx.Enumeration):
     stalled = (
         "stalled: no more progress, although the gradient is not small. "
         "Often rounding (use float64), a parameter at its bound, or a learning rate that is too large; in the lasso, "
-        "columns that nearly depend on each other."
+        "columns that nearly depend on each other; with support vectors, a kink of the held-out loss, which is an optimum."
     )
     diverged = (
         "diverged: the objective became worse and worse, or not finite; the best finite point is kept. "
