@@ -17,16 +17,19 @@ from kernax._arrays import matmul
 from kernax.learners._dual import Dual, constant_level, kkt_residual, slopes
 from kernax.solvers import factorise_matrix
 
+Both = Float[Array, "2 n"]
+"""A number for every p and every m."""
 
-class Side(NamedTuple):
-    """One of the two parts of α, which is between 0 and a bound."""
 
-    value: Float[Array, " n"]
-    room: Float[Array, " n"]
+class Sides(NamedTuple):
+    """p and m, and their multipliers; or changes of them. All positive, inside."""
+
+    value: Both
+    room: Both
     """The bound less the value."""
-    above_zero: Float[Array, " n"]
+    above_zero: Both
     """The multiplier of `value ≥ 0`."""
-    below_bound: Float[Array, " n"]
+    below_bound: Both
 
 
 class Point(NamedTuple):
@@ -47,145 +50,124 @@ class Ends(NamedTuple):
     num_steps: Int[Array, ""]
 
 
-class Interior(NamedTuple):
-    """A point strictly inside all inequalities."""
-
-    plus: Side
-    minus: Side
+class _Path(NamedTuple):
+    sides: Sides
     intercept: Float[Array, ""]
-    num_steps: Int[Array, ""]
     gap: Float[Array, ""]
     """The mean product of a value and its multiplier."""
-    ended: Bool[Array, ""]
     last: Point
     best: Point
+    num_steps: Int[Array, ""]
+    ended: Bool[Array, ""]
 
 
 def solve_inside(dual: Dual, intercept: bool, max_steps: Int[Array, ""]) -> Ends:
     """Follow the path to its end, or as far as rounding or `max_steps` let it."""
     if intercept:
         dual = dual._replace(gram=dual.gram + constant_level(dual.gram))
-    bounds = (dual.upper, -dual.lower)
-    exists = tuple(bound > 0 for bound in bounds)
-    count = 2 * sum(jnp.sum(there) for there in exists)
-    eps = jnp.finfo(dual.targets.dtype).eps
-    size = jnp.max(jnp.abs(dual.targets)) + dual.epsilon + jnp.finfo(dual.targets.dtype).tiny
-
-    def start(bound: Float[Array, " n"], there: Bool[Array, " n"]) -> Side:
-        half = jnp.where(there, 0.5 * bound, 1.0)
-        slope = jnp.where(there, size, 1.0)
-        return Side(half, half, slope, slope)
-
-    def complementarity(sides: tuple[Side, ...]) -> Float[Array, ""]:
-        parts = [
-            jnp.where(there, side.value * side.above_zero + side.room * side.below_bound, 0.0)
-            for side, there in zip(sides, exists, strict=True)
-        ]
-        return sum(jnp.sum(part) for part in parts) / jnp.maximum(count, 1)
-
-    def goes_on(state: Interior) -> Bool[Array, ""]:
-        return ~state.ended & (state.num_steps < max_steps)
-
-    def step(state: Interior) -> Interior:
-        sides, b = (state.plus, state.minus), state.intercept
-        alpha = jnp.where(exists[0], sides[0].value, 0.0) - jnp.where(exists[1], sides[1].value, 0.0)
-        slope = matmul(dual.gram, alpha) - dual.targets + b
-        # How far the stationarity of each part is from 0.
-        missing = [
-            side.above_zero - side.below_bound - dual.epsilon - sign * slope
-            for sign, side in zip((1, -1), sides, strict=True)
-        ]
-        ease = [
-            jnp.where(there, 1.0 / (side.above_zero / side.value + side.below_bound / side.room), 0.0)
-            for side, there in zip(sides, exists, strict=True)
-        ]
-        root = jnp.sqrt(ease[0] + ease[1])
-        matrix = jnp.eye(root.shape[0], dtype=root.dtype) + root[:, None] * dual.gram * root[None, :]
-        factor = factorise_matrix(matrix, jnp.ones((), root.dtype), jnp.ones(root.shape, bool))
-        against_b = factor.solve(root)
-
-        def direction(products: list[tuple[Array, Array]]) -> tuple[list[Side], Array]:
-            """The Newton step to where the products of values and multipliers change by these."""
-            pulls = [
-                gone + to_zero / side.value - to_bound / side.room
-                for gone, side, (to_zero, to_bound) in zip(missing, sides, products, strict=True)
-            ]
-            right = ease[0] * pulls[0] - ease[1] * pulls[1]
-            inner = factor.solve(jnp.where(root > 0, right / jnp.where(root > 0, root, 1.0), 0.0))
-            carried = jnp.sum(root * against_b)
-            d_b = (jnp.sum(root * inner) + jnp.sum(alpha)) / jnp.where(carried > 0, carried, 1.0) if intercept else 0.0
-            d_slope = matmul(dual.gram, root * (inner - d_b * against_b)) + d_b
-            moves = []
-            for sign, side, easy, pull, (to_zero, to_bound) in zip((1, -1), sides, ease, pulls, products, strict=True):
-                move = easy * (pull - sign * d_slope)
-                d_zero = (to_zero - side.above_zero * move) / side.value
-                d_bound = (to_bound + side.below_bound * move) / side.room
-                moves.append(Side(move, -move, d_zero, d_bound))
-            return moves, jnp.asarray(d_b, b.dtype)
-
-        def length(moves: list[Side]) -> Float[Array, ""]:
-            """The longest step, at most 1, that leaves nothing negative."""
-            longest = jnp.ones((), b.dtype)
-            for side, move, there in zip(sides, moves, exists, strict=True):
-                for part, change in zip(side, move, strict=True):
-                    shrinks = there & (change < 0)
-                    longest = jnp.minimum(
-                        longest, jnp.min(jnp.where(shrinks, part / jnp.where(shrinks, -change, 1.0), jnp.inf))
-                    )
-            return longest
-
-        def moved(moves: list[Side], by: Float[Array, ""]) -> tuple[Side, Side]:
-            plus, minus = (
-                Side(*(jnp.where(there, part + by * change, part) for part, change in zip(side, move, strict=True)))
-                for side, move, there in zip(sides, moves, exists, strict=True)
-            )
-            return plus, minus
-
-        straight, _ = direction([(-side.value * side.above_zero, -side.room * side.below_bound) for side in sides])
-        ahead = complementarity(moved(straight, length(straight)))
-        target = state.gap * jnp.clip(ahead / state.gap, 0.0, 1.0) ** 3
-        products = [
-            (
-                target - side.value * side.above_zero - move.value * move.above_zero,
-                target - side.room * side.below_bound + move.value * move.below_bound,
-            )
-            for side, move in zip(sides, straight, strict=True)
-        ]
-        moves, d_b = direction(products)
-        longest = length(moves)
-        by = jnp.where(longest < 1.0, 0.995 * longest, 1.0)
-        new = moved(moves, by)
-        gap = complementarity(new)
-        usable = jnp.isfinite(gap) & jnp.isfinite(by) & (gap > 0) & (gap < 10.0 * state.gap)
-        # In units of what a coefficient at its bound could lose, down to rounding; or no more progress.
-        scale = size * jnp.maximum(jnp.max(jnp.abs(alpha)), jnp.finfo(b.dtype).tiny)
-        ended = ~usable | (gap <= 4 * eps * scale) | (by < 1e-8)
-        last = _snapped(dual, new, b + by * d_b)
-        better = last.kkt_residual < state.best.kkt_residual
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, state.best)
-        new = Interior(*new, b + by * d_b, state.num_steps, gap, ended, last, best)
-        chosen = jax.tree.map(lambda after, before: jnp.where(usable, after, before), new, state)
-        return chosen._replace(num_steps=state.num_steps + 1, ended=ended)
-
-    plus, minus = start(bounds[0], exists[0]), start(bounds[1], exists[1])
+    bounds = _bounds(dual)
+    exists = bounds > 0
+    half = jnp.where(exists, 0.5 * bounds, 1.0)
+    slope = jnp.where(exists, _size(dual), 1.0)
+    sides = Sides(half, half, slope, slope)
     b = jnp.zeros((), dual.targets.dtype)
-    nothing = Point(jnp.zeros_like(dual.targets), b, jnp.full_like(b, jnp.inf))
-    gap = complementarity((plus, minus))
-    first = Interior(plus, minus, b, jnp.asarray(0), gap, jnp.asarray(count == 0), nothing, nothing)
-    end = jax.lax.while_loop(goes_on, step, first)
+    nowhere = Point(jnp.zeros_like(dual.targets), b, jnp.full_like(b, jnp.inf))
+    start = _Path(sides, b, _gap(sides, exists), nowhere, nowhere, jnp.asarray(0), ~jnp.any(exists))
+    end = jax.lax.while_loop(
+        lambda path: ~path.ended & (path.num_steps < max_steps), lambda path: _step(dual, exists, intercept, path), start
+    )
     return Ends(end.last, end.best, end.num_steps)
 
 
-def _snapped(dual: Dual, sides: tuple[Side, Side], b: Float[Array, ""]) -> Point:
+def _step(dual: Dual, exists: Bool[Array, "2 n"], intercept: bool, path: _Path) -> _Path:
+    sides, b = path.sides, path.intercept
+    value, room, above_zero, below_bound = sides
+    alpha = _difference(jnp.where(exists, value, 0.0))
+    slope = matmul(dual.gram, alpha) - dual.targets + b
+    # How far each part's derivative of the Lagrangian is from 0.
+    missing = above_zero - below_bound - dual.epsilon - _opposed(slope)
+    ease = jnp.where(exists, 1.0 / (above_zero / value + below_bound / room), 0.0)
+    root = jnp.sqrt(jnp.sum(ease, axis=0))
+    matrix = jnp.eye(root.shape[0], dtype=root.dtype) + root[:, None] * dual.gram * root[None, :]
+    factor = factorise_matrix(matrix, jnp.ones((), root.dtype), jnp.ones(root.shape, bool))
+    against_b = factor.solve(root)
+
+    def direction(to_zero: Both, to_bound: Both) -> tuple[Sides, Float[Array, ""]]:
+        """The Newton step that changes the products of values and rooms with their multipliers by these."""
+        pull = missing + to_zero / value - to_bound / room
+        right = _difference(ease * pull)
+        inner = factor.solve(jnp.where(root > 0, right / jnp.where(root > 0, root, 1.0), 0.0))
+        carried = jnp.sum(root * against_b)
+        d_b = (jnp.sum(root * inner) + jnp.sum(alpha)) / jnp.where(carried > 0, carried, 1.0)
+        d_b = d_b if intercept else jnp.zeros_like(d_b)
+        d_slope = matmul(dual.gram, root * (inner - d_b * against_b)) + d_b
+        move = ease * (pull - _opposed(d_slope))
+        d_zero, d_bound = (to_zero - above_zero * move) / value, (to_bound + below_bound * move) / room
+        return Sides(move, -move, d_zero, d_bound), d_b
+
+    straight, _ = direction(-value * above_zero, -room * below_bound)
+    ahead = _gap(_moved(sides, straight, exists, _longest(sides, straight, exists)), exists)
+    target = path.gap * jnp.clip(ahead / path.gap, 0.0, 1.0) ** 3
+    moves, d_b = direction(
+        target - value * above_zero - straight.value * straight.above_zero,
+        target - room * below_bound + straight.value * straight.below_bound,
+    )
+    longest = _longest(sides, moves, exists)
+    length = jnp.where(longest < 1.0, 0.995 * longest, 1.0)
+    new, new_b = _moved(sides, moves, exists, length), b + length * d_b
+    gap = _gap(new, exists)
+    usable = jnp.isfinite(gap) & (gap > 0) & (gap < 10.0 * path.gap) & jnp.isfinite(length)
+    # In units of what the largest coefficient could lose, down to rounding; or no more progress.
+    scale = _size(dual) * jnp.maximum(jnp.max(jnp.abs(alpha)), jnp.finfo(b.dtype).tiny)
+    ended = ~usable | (gap <= 4 * jnp.finfo(b.dtype).eps * scale) | (length < 1e-8)
+
+    last = _snapped(dual, new, new_b)
+    better = last.kkt_residual < path.best.kkt_residual
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, path.best)
+    after = path._replace(sides=new, intercept=new_b, gap=gap, last=last, best=best)
+    chosen = jax.tree.map(lambda new, old: jnp.where(usable, new, old), after, path)
+    return chosen._replace(num_steps=path.num_steps + 1, ended=ended)
+
+
+def _bounds(dual: Dual) -> Both:
+    """What p and m may be at most; 0 for a side that does not exist, which gets numbers to compute with."""
+    return jnp.stack([dual.upper, -dual.lower])
+
+
+def _size(dual: Dual) -> Float[Array, ""]:
+    """The size of multipliers."""
+    return jnp.max(jnp.abs(dual.targets)) + dual.epsilon + jnp.finfo(dual.targets.dtype).tiny
+
+
+def _difference(of: Both) -> Float[Array, " n"]:
+    return of[0] - of[1]
+
+
+def _opposed(of: Float[Array, " n"]) -> Both:
+    return jnp.stack([of, -of])
+
+
+def _gap(sides: Sides, exists: Bool[Array, "2 n"]) -> Float[Array, ""]:
+    products = sides.value * sides.above_zero + sides.room * sides.below_bound
+    return jnp.sum(jnp.where(exists, products, 0.0)) / jnp.maximum(2 * jnp.sum(exists), 1)
+
+
+def _longest(sides: Sides, moves: Sides, exists: Bool[Array, "2 n"]) -> Float[Array, ""]:
+    """The longest step, at most 1, that leaves nothing negative."""
+    parts, changes = jnp.stack(sides), jnp.stack(moves)
+    shrinks = exists & (changes < 0)
+    return jnp.minimum(1.0, jnp.min(jnp.where(shrinks, parts / jnp.where(shrinks, -changes, 1.0), jnp.inf)))
+
+
+def _moved(sides: Sides, moves: Sides, exists: Bool[Array, "2 n"], by: Float[Array, ""]) -> Sides:
+    return jax.tree.map(lambda part, change: jnp.where(exists, part + by * change, part), sides, moves)
+
+
+def _snapped(dual: Dual, sides: Sides, b: Float[Array, ""]) -> Point:
     """The coefficients, exactly 0 or at a bound where the multiplier of that end outweighs the way to it: both as shares of
     what they could be, one of the two vanishes in the limit."""
-    size = jnp.max(jnp.abs(dual.targets)) + dual.epsilon
-
-    def part(side: Side, bound: Float[Array, " n"]) -> Float[Array, " n"]:
-        at_zero = side.value * size < side.above_zero * bound
-        at_bound = side.room * size < side.below_bound * bound
-        # A side that does not exist was given numbers to compute with.
-        return jnp.where(at_zero | (bound <= 0), 0.0, jnp.where(at_bound, bound, side.value))
-
-    alpha = part(sides[0], dual.upper) - part(sides[1], -dual.lower)
+    bounds, size = _bounds(dual), _size(dual)
+    at_zero = (sides.value * size < sides.above_zero * bounds) | (bounds <= 0)
+    at_bound = sides.room * size < sides.below_bound * bounds
+    alpha = _difference(jnp.where(at_zero, 0.0, jnp.where(at_bound, bounds, sides.value)))
     return Point(alpha, b, kkt_residual(slopes(dual, alpha, matmul(dual.gram, alpha) - dual.targets), b))
