@@ -218,6 +218,10 @@ def check_model_and_data(model: Any, data: Any, caller: str) -> None:
 
 def check_conditioned(c: Any) -> None:
     """Refuse what has not seen data."""
+    if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
+        raise TypeError(
+            f"a {type(c).__name__} is itself the function that it has learned: call it with new rows, machine(x)."
+        )
     if not isinstance(c, Conditioned):
         raise TypeError(
             f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."

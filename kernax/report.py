@@ -7,6 +7,8 @@ import numpy as np
 
 from kernax._arrays import is_concrete
 from kernax.fitting import Fit, Fits
+from kernax.learners import SupportVectors
+from kernax.learners._machines import AbstractExpansion
 from kernax.model import AbstractModel, Conditioned
 from kernax.parameters import parameter_name, parameters
 from kernax.selection import log_marginal_likelihood, loo_mse
@@ -14,7 +16,7 @@ from kernax.solvers import Result
 
 
 def report(of: Any) -> str:
-    """Lines to print of a `Conditioned`, a `Fit` or `Fits`: what was asked, how it ended, what to watch.
+    """Lines to print of a `Conditioned`, a machine, a `Fit` or `Fits`: what was asked, how it ended, what to watch.
 
     For a `Conditioned` it costs a few solves and the inverse's diagonal.
     """
@@ -26,7 +28,9 @@ def report(of: Any) -> str:
         return _report_fits(of)
     if isinstance(of, Conditioned):
         return _report_conditioned(of)
-    raise TypeError(f"report wants a Conditioned, a Fit or Fits, got {type(of).__name__}.")
+    if isinstance(of, AbstractExpansion):
+        return _report_machine(of)
+    raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
 
 
 def _report_conditioned(c: Conditioned) -> str:
@@ -50,6 +54,22 @@ def _report_conditioned(c: Conditioned) -> str:
             ("leave-one-out RMSE", f"{scale:.4g}"),
         ]
     return _table(f"{type(c.model.kernel).__name__} conditioned on data", lines, c.model)
+
+
+def _report_machine(c: AbstractExpansion) -> str:
+    lines = [
+        ("rows", f"{int(c.data.count)} of {c.data.n}, {c.data.dtype}"),
+        ("result", Result[c.result]),
+        ("intercept", f"{float(c.intercept):.6g}" if c.model.intercept else "none"),
+    ]
+    if isinstance(c, SupportVectors):
+        lines += [
+            ("support vectors", f"{int(c.num_support)}, of which {int(np.sum(np.asarray(c.at_bound)))} at their bound"),
+            ("objective", f"{float(c.objective):.6g}, duality gap {float(c.duality_gap):.2g}"),
+            ("KKT residual", f"{float(c.kkt_residual):.2g}"),
+        ]
+    lines.append(("jitter", f"{float(c.jitter):.3g}"))
+    return _table(f"{type(c.model).__name__} trained on data", lines, c.model)
 
 
 def _report_fit(fit: Fit) -> str:

@@ -78,6 +78,10 @@ class SVR(AbstractMachine):
         """The dual whose coefficients are at most `bound` in size."""
         return Dual(gram, data.y, self.epsilon, -bound, bound)
 
+    def log_normaliser(self) -> Float[Array, "*n"]:
+        """`log ∫ exp(-loss/2λ) dy = log(2ε + 4λ)`: the loss seen as a likelihood, whose posterior SVR maximises."""
+        return jnp.log(2.0 * self.epsilon + 4.0 * self.penalty)
+
     def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
         """`max(|y - f| - ε, 0)`."""
         return jnp.maximum(jnp.abs(y - values) - self.epsilon, 0.0)
