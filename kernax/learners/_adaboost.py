@@ -18,7 +18,7 @@ from kernax.learners._machines import check_labels
 from kernax.learners._members import AbstractMembers
 from kernax.learners._stumps import Stumps
 from kernax.learners._votes import sign
-from kernax.solvers import Result, throw_unless
+from kernax.solvers import Result, result_name, throw_unless
 
 _POWER = 0.75
 
@@ -50,6 +50,13 @@ class AdaBoost(eqx.Module):
     num_rounds: Int[Array, ""]
     result: Any
     shapes: Any = eqx.field(static=True)
+
+    def __repr__(self):
+        if not is_concrete(self.num_rounds) or self.num_rounds.ndim:
+            return f"AdaBoost({self.members!r}, {self.votes.shape[-1]} rounds at most)"
+        rounds = int(self.num_rounds)
+        error = f", training error {float(self.training_errors[rounds - 1]):.4g}" if rounds else ""
+        return f"AdaBoost({result_name(self.result)}, {rounds} rounds of {self.members!r}{error})"
 
     def __call__(self, x: Any) -> Float[Array, " m"]:
         """`F(x)` at every row of x."""

@@ -19,6 +19,9 @@ from jaxtyping import Array, Bool, Float, Int
 from kernax._arrays import matmul
 from kernax.solvers import factorise_matrix, one_at_a_time_on_cpu
 
+_SMALL = 512
+"""Rows up to which the whole system is factorised."""
+
 AT_LOWER, FREE_BELOW, AT_ZERO, FREE_ABOVE, AT_UPPER = -2, -1, 0, 1, 2
 """Where a coefficient is: its `place`, whose sign is the coefficient's."""
 
@@ -102,8 +105,8 @@ def _face(
 ) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
     n, count = gram.shape[0], jnp.sum(free)
     level = constant_level(gram)
-    # Compilation grows with their number, and gathering costs more than it saves for few rows.
-    sizes = [n] if n < 128 else [n // 4, n // 2, 3 * n // 4, n]
+    # Each is compiled by itself, and gathering costs more than it saves for few rows.
+    sizes = [n] if n <= _SMALL else [n // 3, 2 * n // 3, n]
 
     def of_size(size: int) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
         if size == n:
@@ -117,9 +120,9 @@ def _face(
         matrix = jnp.where(used[:, None] & used[None, :], matrix, jnp.eye(size, dtype=gram.dtype))
         factor = factorise_matrix(matrix, jnp.zeros((), gram.dtype), used)
         columns = jnp.where(used[:, None], jnp.stack([right, jnp.ones_like(right)], axis=1), 0.0)
-        solved = factor.solve(columns)
-        # Refined once: undoes most of what jitter has changed, where the system has a solution at all.
-        solved = solved + factor.solve(columns - matmul(matrix, solved))
+        # Twice, the second time for what the first has missed: undoes most of what jitter has changed, where the system has
+        # a solution at all. (A loop, since a solve takes long to compile.)
+        solved = jax.lax.fori_loop(0, 2, lambda _, z: z + factor.solve(columns - matmul(matrix, z)), jnp.zeros_like(columns))
         sums = jnp.sum(solved, axis=0)
         b = (sums[0] - total) / jnp.where(sums[1] == 0, 1.0, sums[1]) if intercept else jnp.zeros_like(total)
         alpha = jnp.where(used, solved[:, 0] - b * solved[:, 1], 0.0)

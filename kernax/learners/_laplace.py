@@ -23,6 +23,7 @@ from kernax.learners._machines import (
     check_cholesky,
     check_machine,
     check_targets,
+    described,
     signs,
 )
 from kernax.learners._smooth_machine import (
@@ -94,6 +95,10 @@ class LatentGP(AbstractMachine):
     def initialised(self, data):
         return eqx.tree_at(lambda m: m.kernel, self, initialised_kernel(self.kernel, self.likelihood, data))
 
+    @property
+    def wants_labels(self):
+        return self.likelihood.labels
+
     def held_out_loss(self, y, values):
         return jax.vmap(self.likelihood.held_out)(y, values)
 
@@ -133,6 +138,9 @@ class LaplaceGP(AbstractExpansion):
     num_steps: Int[Array, ""]
     result: Any
     jitter: Float[Array, ""]
+
+    def __repr__(self):
+        return described(self, "log_likelihood", "gradient_norm")
 
     def latent(self, x: Any) -> Latent:
         """Mean `k_xX α` and variance `k(x,x) - k_xX (K + W⁻¹)⁻¹ k_Xx` of f at the rows of x, O(n²) a row."""

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import is_concrete, matmul
+from kernax._arrays import as_floats, is_concrete, matmul
 from kernax.data import Data
 from kernax.kernels import Rows
 from kernax.model import AbstractModel, check_kernel
 from kernax.posterior import map_rows, rows_like
-from kernax.solvers import AbstractSolver, Cholesky
+from kernax.solvers import AbstractSolver, Cholesky, result_name
 
 
 class AbstractMachine(AbstractModel):
@@ -35,6 +35,11 @@ class AbstractMachine(AbstractModel):
     def is_per_row(self):
         return self.penalty.ndim > 0
 
+    @property
+    @abc.abstractmethod
+    def wants_labels(self) -> bool:
+        """Whether y must be -1 or +1."""
+
     @abc.abstractmethod
     def held_out_loss(self, y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Array, " m"]:
         """What `holdout_loss` and `kfold_loss` average, row by row, unless they are given another loss."""
@@ -46,15 +51,17 @@ def as_penalty(C: Any, penalty: Any, name: str) -> Any:
         raise ValueError(f"{name} takes C or penalty, which are two words for one number (C = 1/(2·penalty)): give one.")
     if penalty is not None:
         return penalty
-    C = 1.0 if C is None else C
-    if is_concrete(C) and not (np.asarray(C, float) > 0).all():
-        raise ValueError(f"{name}.C must be positive, got {C}.")
-    return 0.5 / jnp.asarray(C, jnp.result_type(float) if not hasattr(C, "dtype") else None)
+    bound = as_floats(1.0 if C is None else C, f"{name}.C")
+    if is_concrete(bound) and not ((np.asarray(bound) > 0) & np.isfinite(bound)).all():
+        raise ValueError(f"{name}.C must be positive and finite, got {C}.")
+    return 0.5 / bound
 
 
 def check_machine(model: AbstractMachine) -> None:
-    """Refuse what is no kernel, or one that leaves functions free."""
+    """Refuse what is no kernel, or one that leaves functions free, and an intercept that is neither there nor not."""
     check_kernel(model)
+    if not isinstance(model.intercept, bool):
+        raise TypeError(f"{type(model).__name__}.intercept must be True or False, got {model.intercept!r}.")
     if model.kernel.is_conditional:
         raise TypeError(
             f"{model.kernel!r} is only conditionally definite, which kx.Model knows to treat and "
@@ -116,6 +123,15 @@ def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
         return matmul(c.model.kernel.gram(block, c.data.x), c.coefficients) + c.intercept
 
     return map_rows(of_block, x, c.data.n)
+
+
+def described(c: AbstractExpansion, *numbers: str) -> str:
+    """How it ended in one line, with some of its numbers; without them while traced or in a batch."""
+    name = type(c).__name__
+    if not is_concrete(c.intercept) or c.intercept.ndim:
+        return f"{name}({c.model!r}, {c.data!r})"
+    shown = ", ".join(f"{number}={float(getattr(c, number)):.4g}" for number in numbers)
+    return f"{name}({result_name(c.result)}, {int(c.data.count)} rows, {shown}, {c.model!r})"
 
 
 def signs(values: Float[Array, " m"]) -> Float[Array, " m"]:

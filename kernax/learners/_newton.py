@@ -73,12 +73,14 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
     task = jax.lax.stop_gradient(task)
     eps = jnp.finfo(task.y.dtype).eps
     zeros, zero = jnp.zeros_like(task.y), jnp.zeros((), task.y.dtype)
-    at_zero, pull_at_zero = jnp.sum(jnp.abs(task.losses(zeros))), jnp.max(jnp.abs(task.pulls(zeros)))
+    at_zero = jnp.sum(jnp.abs(task.losses(zeros)))
 
-    def norm(alpha: Row, pulls: Row) -> Scalar:
+    def norm(point: _Point) -> Scalar:
+        alpha, pulls = point.alpha, task.pulls(point.values)
         largest = jnp.max(jnp.maximum(jnp.abs(alpha), jnp.abs(pulls)))
-        # Where all forces vanish (a constant target), rounding is measured against what they were at f = 0.
-        scale = largest + eps**0.5 * jnp.where(jnp.isfinite(pull_at_zero), pull_at_zero, 0.0)
+        # Where all forces vanish (a constant target), what rounding of f makes of them is still to count as nothing.
+        rounding = 10 * eps * jnp.max(task.curvatures(point.values)) * jnp.max(jnp.abs(point.values))
+        scale = largest + jnp.where(jnp.isfinite(rounding), rounding, 0.0) / eps**0.75
         off = jnp.max(jnp.abs(pulls - alpha)) + (jnp.abs(jnp.sum(alpha)) if task.intercept else 0.0)
         return off / jnp.where(scale == 0, 1.0, scale)
 
@@ -93,9 +95,9 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
             direction = newton_step(task, inner, along, pulls - at.alpha, -jnp.sum(at.alpha), floor)
             length, decrease, level = _line_search(task, at, pulls, direction)
             point = at.moved(direction, length)
-            now = norm(point.alpha, task.pulls(point.values))
+            now = norm(point)
             # Where no more than rounding was to be gained, this was the last step: an error of √ε becomes one of ε.
-            last = (decrease <= eps * level + eps**1.5 * at_zero) | (length == 0)
+            last = (decrease <= eps * level + eps**2 * at_zero) | (length == 0)
             # A step that was too long says how curved the loss is on its way: no less curved it is taken for next time.
             change = direction.fitted + direction.intercept
             fall = (pulls - task.pulls(at.values + change)) / jnp.where(change == 0, 1.0, change)
@@ -114,12 +116,13 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
         return _State(end.least, end.point, end.norm, state.steps + 1, factor.jitter, factor.result, done)
 
     intercept = _best_constant(task) if task.intercept else zero
-    first = norm(zeros, task.pulls(zeros + intercept))
     fitted = matmul(task.gram, zeros)
+    point = _Point(zeros, intercept, fitted)
+    first = norm(point)
     # Not `first <= …`: NaN is to end the loop. A Gram matrix that is not finite makes NaN of zeros.
     done = ~(first > eps**0.75) | jnp.any(jnp.isnan(fitted))
     fine = Result.where(jnp.asarray(True), Result.successful, Result.empty)
-    start = _State(zeros, _Point(zeros, intercept, fitted), first, jnp.asarray(0), zero, fine, done)
+    start = _State(zeros, point, first, jnp.asarray(0), zero, fine, done)
     end = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), step, start)
 
     result = Result.where(end.done, Result.stalled, Result.max_steps_reached)

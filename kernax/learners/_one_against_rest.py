@@ -1,6 +1,7 @@
 """Several classes by as many machines for two."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
+from kernax.model import AbstractModel, condition
 
 
 class OneAgainstRest(eqx.Module):
@@ -19,6 +21,9 @@ class OneAgainstRest(eqx.Module):
     machines: tuple[Any, ...]
     classes: tuple[Any, ...] = eqx.field(static=True)
     """The labels, ascending."""
+
+    def __repr__(self):
+        return f"OneAgainstRest(classes={self.classes}, machines={[type(machine).__name__ for machine in self.machines]})"
 
     def scores(self, x: Any) -> Float[Array, "m k"]:
         """What every machine says about every row, in the order of `classes`."""
@@ -35,13 +40,20 @@ class OneAgainstRest(eqx.Module):
         return jnp.asarray(self.classes)[best]
 
 
-def one_against_rest(train: Callable[[Data], Any], x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
+def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
     """A machine for every class among `labels` (n,), which are integers or text: `train(data)` with labels ±1 in `data.y`.
 
     `train` is any function from a `kx.Data` to something that maps rows to scores (`learners.adaboost`, a `partial` of it, a
-    function of your own). All classes have the same shapes, so what `train` compiles for the first serves the others. Scores
-    of different machines are compared as they are. Rows whose mask is False have no class.
+    function of your own), or a classifier such as `learners.SVC(kernel)`, to be conditioned. All classes have the same
+    shapes, so what is compiled for the first serves the others. Scores of different machines are compared as they are. Rows
+    whose mask is False have no class.
     """
+    if isinstance(train, AbstractModel):
+        train = partial(condition, train)
+    if not callable(train):
+        raise TypeError(
+            f"train must be a function of a kx.Data, or a classifier such as learners.SVC(kernel), got {train!r}."
+        )
     if isinstance(labels, jax.Array) and not is_concrete(labels):
         raise TypeError("labels are being traced, and the number of classes has to be known: call it outside of jit.")
     labels = np.asarray(labels)

@@ -27,6 +27,7 @@ from kernax.learners._dual import (
     FREE_BELOW,
     Dual,
     held_at,
+    kkt_residual,
     middle,
     places,
     slopes,
@@ -48,6 +49,8 @@ class Solution(NamedTuple):
     """Linear systems solved."""
     jitter: Float[Array, ""]
     """What the last system needed on its diagonal."""
+    used_up: Bool[Array, ""]
+    """Whether the interior-point method was stopped by `max_steps`."""
 
 
 def solve_dual(dual: Dual, intercept: bool, max_steps: Int[Array, ""]) -> Solution:
@@ -77,32 +80,39 @@ class _Pivots(NamedTuple):
 class _Round(NamedTuple):
     number: Int[Array, ""]
     near: Point
-    """Where pivoting started from, which is the answer if it does not settle."""
+    """The best point before pivoting, which is the answer if that does not settle."""
     pivots: _Pivots
     num_systems: Int[Array, ""]
+    used_up: Bool[Array, ""]
 
 
 def _solve(gram, targets, epsilon, lower, upper, max_steps, intercept: bool):
     dual = Dual(gram, targets, epsilon, lower, upper)
     zero, nothing = jnp.asarray(0), jnp.zeros((), targets.dtype)
-    nowhere = Point(jnp.zeros_like(targets), nothing, nothing)
+    nowhere = Point(jnp.zeros_like(targets), nothing, jnp.full_like(nothing, jnp.inf))
 
     def by_pairs() -> Ends:
-        near = Point(_pair_steps(dual, intercept), nothing, nothing)
+        alpha = _pair_steps(dual, intercept)
+        around = slopes(dual, alpha, matmul(gram, alpha) - targets)
+        b = middle(around) if intercept else nothing
+        near = Point(alpha, b, kkt_residual(around, b))
         return Ends(near, near, zero)
 
     def go(state: _Round) -> _Round:
         # One call of each: every further one would be compiled by itself.
         start = jax.lax.cond(state.number == 0, by_pairs, lambda: solve_inside(dual, intercept, max_steps))
         pivots = _pivot_until_settled(dual, intercept, start.last.alpha)
-        return _Round(state.number + 1, start.best, pivots, state.num_systems + start.num_steps + pivots.num_systems)
+        better = start.best.kkt_residual < state.near.kkt_residual
+        near = jax.tree.map(lambda new, old: jnp.where(better, new, old), start.best, state.near)
+        systems = state.num_systems + start.num_steps + pivots.num_systems
+        return _Round(state.number + 1, near, pivots, systems, start.num_steps >= max_steps)
 
-    begin = _Round(zero, nowhere, _unsettled(dual, nowhere.alpha), zero)
+    begin = _Round(zero, nowhere, _unsettled(dual, nowhere.alpha), zero, jnp.asarray(False))
     end = jax.lax.while_loop(lambda state: (state.number < 2) & (state.pivots.changes > 0), go, begin)
     settled = end.pivots.changes == 0
     alpha = jnp.where(settled, jnp.clip(end.pivots.alpha, lower, upper), end.near.alpha)
     b = jnp.where(settled, end.pivots.intercept, end.near.intercept)
-    return alpha, b, end.num_systems, end.pivots.jitter
+    return alpha, b, end.num_systems, end.pivots.jitter, end.used_up & ~settled
 
 
 _with_intercept = one_at_a_time_on_cpu(partial(_solve, intercept=True))

@@ -20,6 +20,7 @@ from kernax.learners._machines import (
     check_labels,
     check_machine,
     check_targets,
+    described,
     signs,
 )
 from kernax.learners._newton import minimise
@@ -86,6 +87,10 @@ class KernelMachine(AbstractMachine):
     def initialised(self, data):
         return eqx.tree_at(lambda m: m.kernel, self, initialised_kernel(self.kernel, self.loss, data))
 
+    @property
+    def wants_labels(self):
+        return self.loss.labels
+
     def held_out_loss(self, y, values):
         return jax.vmap(self.loss.held_out)(y, values)
 
@@ -113,6 +118,9 @@ class SmoothMachine(AbstractExpansion):
     result: Any
     jitter: Float[Array, ""]
     """What had to be added to the diagonal of `I + √W K √W` to factorise it: 0, unless the kernel is not definite."""
+
+    def __repr__(self):
+        return described(self, "gradient_norm")
 
     def probability(self, x: Any) -> Float[Array, " m"]:
         """`P(y = +1)` at the rows of x if f is taken for certain: the sigmoid of f, for the logistic loss."""
@@ -147,8 +155,8 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
             f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}): drop it, or mask it."
         )
     if intercept and not has_minimum:
-        what = "one class" if loss.labels else "no count above 0"
-        raise ValueError(f"y has {what} only, and the intercept would run away: give other rows too, or intercept=False.")
+        what = "one class only" if loss.labels else "no count above 0"
+        raise ValueError(f"y has {what}, and the intercept would run away: give other rows too, or intercept=False.")
 
 
 def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:

@@ -32,7 +32,7 @@ _MAX_STEPS = 100
 
 
 class SVR(AbstractMachine):
-    """ε-insensitive regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`; `C = 1/(2λ)`, give the one or the other.
+    """ε-insensitive regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`; `C = 1/(2λ)`, 1 if neither is given.
 
     Its answer `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε, and ±C for rows
     strictly outside, however far: outliers pull no harder than that. C (or λ) may be given per row.
@@ -49,7 +49,7 @@ class SVR(AbstractMachine):
         self.kernel = kernel
         self.penalty = as_penalty(C, penalty, "SVR")
         self.epsilon = epsilon
-        self.intercept = bool(intercept)
+        self.intercept = intercept
 
     def __check_init__(self):
         check_machine(self)
@@ -69,6 +69,10 @@ class SVR(AbstractMachine):
         penalty = jnp.broadcast_to(0.05 * level / spread, self.penalty.shape)
         epsilon = jnp.where(self.epsilon > 0, 0.1 * spread, 0.0)
         return eqx.tree_at(lambda m: (m.kernel, m.penalty, m.epsilon), self, (kernel, penalty, epsilon))
+
+    @property
+    def wants_labels(self):
+        return False
 
     def held_out_loss(self, y, values):
         # Not the loss of its own: an ε that is fitted would make that 0 by growing.
@@ -101,7 +105,7 @@ class SVC(AbstractMachine):
     def __init__(self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, intercept: bool = True):
         self.kernel = kernel
         self.penalty = as_penalty(C, penalty, "SVC")
-        self.intercept = bool(intercept)
+        self.intercept = intercept
 
     def __check_init__(self):
         check_machine(self)
@@ -118,6 +122,10 @@ class SVC(AbstractMachine):
         level = jnp.mean(kernel.diag(data.x), where=data.mask)
         penalty = jnp.broadcast_to(0.05 * level, self.penalty.shape)
         return eqx.tree_at(lambda m: (m.kernel, m.penalty), self, (kernel, penalty))
+
+    @property
+    def wants_labels(self):
+        return True
 
     def held_out_loss(self, y, values):
         return self.loss(y, values)
@@ -149,7 +157,7 @@ class SupportVectors(AbstractExpansion):
     at_bound: Bool[Array, " n"]
     """Rows outside the tube, or within the margin: α is ±C."""
     objective: Float[Array, ""]
-    """`Σ C_i loss_i + ½‖f‖²`."""
+    """`Σ C_i loss_i + ½‖f‖²`: what was minimised, divided by 2λ."""
     duality_gap: Float[Array, ""]
     """The objective less that of the dual: 0 but for rounding."""
     kkt_residual: Float[Array, ""]
@@ -192,7 +200,8 @@ def support_vectors(
 
     A weight multiplies the row's loss; a row of weight 0 does not count. Nearly always O(n²) for cheap steps and about ten
     factorisations of the free rows; where K is singular, an interior-point method with a factorisation of all rows for each
-    of at most `max_steps` steps. If these do not suffice, the status is `max_steps_reached`.
+    of at most `max_steps` steps. The status is a success if the KKT residual is at most 1e-6 (in float32 1e-3) of the mean
+    of `|y - b|`; else `max_steps_reached`, or `stalled` where rounding ended it (an enormous C, float32).
     """
     if not isinstance(model, SVR | SVC):
         raise TypeError(f"support_vectors wants learners.SVR or learners.SVC first, got {type(model).__name__}.")
@@ -250,10 +259,13 @@ def _solved(
     objective = losses + 0.5 * energy
     gap = losses + energy - jnp.sum(dual.targets * alpha) + dual.epsilon * jnp.sum(jnp.abs(alpha))
 
-    scale = jnp.max(jnp.where(data.mask, jnp.abs(data.y), 0.0))
+    # Neither a level that the intercept takes up nor a few outliers make it easier.
+    scale = jax.lax.stop_gradient(jnp.sum(jnp.where(data.mask, jnp.abs(data.y - b), 0.0)) / jnp.maximum(data.count, 1))
     single = jnp.finfo(data.dtype).eps > 1e-10
     near = residual <= (1e-3 if single else 1e-6) * jnp.where(scale > 0, scale, 1.0)
-    result = Result.where(near, Result.successful, Result.max_steps_reached)
+    # More steps would not help float32, which runs out of digits first.
+    result = Result.where(found.used_up & (not single), Result.max_steps_reached, Result.stalled)
+    result = Result.where(near, Result.successful, result)
     result = Result.where(known, result, Result.unknown_labels)
     result = Result.where(finite, result, Result.nonfinite)
     result = Result.where(jnp.any(data.mask), result, Result.empty)

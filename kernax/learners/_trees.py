@@ -18,6 +18,9 @@ class Tree(eqx.Module):
     leaves: Float[Array, " leaves"]
 
 
+_DEEPEST = 10
+
+
 class Trees(AbstractMembers):
     """Decision trees of a fixed depth, grown from the root: every node takes the split with the least weighted impurity.
 
@@ -28,6 +31,10 @@ class Trees(AbstractMembers):
     """
 
     depth: int = eqx.field(static=True, default=2, converter=lambda value: whole_number(value, "Trees.depth"))
+
+    def __check_init__(self):
+        if self.depth > _DEEPEST:
+            raise ValueError(f"Trees.depth must be {_DEEPEST} at most, since all 2^depth nodes are grown, got {self.depth}.")
 
     def prepare(self, x: Rows) -> Sorted:
         return sort_columns(as_columns(x, "Trees"))

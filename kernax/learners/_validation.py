@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from kernax.data import Data
-from kernax.learners._machines import AbstractExpansion, AbstractMachine
+from kernax.learners._machines import AbstractExpansion, AbstractMachine, check_labels
 from kernax.model import Conditioned
 from kernax.posterior import mean
 from kernax.selection._kfold import as_folds
@@ -29,9 +29,13 @@ def holdout_loss(c: Any, data: Data, *, loss: RowLoss | None = None) -> Float[Ar
 
     An objective: `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
     """
+    if not isinstance(data, Data):
+        raise TypeError(f"holdout_loss wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
     if isinstance(c, Conditioned):
         values, own = mean(c, data.x), squared_error
     elif isinstance(c, AbstractExpansion):
+        if c.model.wants_labels:
+            check_labels(data, "holdout_loss of a classifier")
         values, own = c(data.x), c.model.held_out_loss
     else:
         raise TypeError(f"holdout_loss wants what kx.condition gives, got {type(c).__name__}.")

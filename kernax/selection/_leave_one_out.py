@@ -7,7 +7,7 @@ Row i of `K̃⁻¹` knows what happens without point i: with `alpha = K̃⁻¹(y
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax.model import Conditioned
+from kernax.model import Conditioned, check_conditioned
 from kernax.posterior import normal_negative_log_density
 
 
@@ -16,6 +16,7 @@ def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
 
     NaN for a row without which a spline's polynomials are not determined.
     """
+    check_conditioned(c)
     entries = _like(c.factor.inverse_diagonal(), c.alpha)
     determined = entries > 0
     residuals = jnp.where(determined, c.alpha / jnp.where(determined, entries, 1.0), jnp.nan)
@@ -29,6 +30,7 @@ def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:
 
 def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, " n"]:
     """The variance at x_i of the fit without i: of the function, or with `noisy=True` of the observation, `1/[K̃⁻¹]_ii`."""
+    check_conditioned(c)
     observed = 1.0 / c.factor.inverse_diagonal()
     values = observed if noisy else jnp.maximum(observed - c.model.noise - c.jitter, 0.0)
     return c.data.zero_where_masked(values)
@@ -42,6 +44,7 @@ def loo_mse(c: Conditioned) -> Float[Array, ""]:
 
 def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
     """`-Σ log p(y_i | the others)`: the leave-one-out pseudo-likelihood, which also judges the variances. An objective."""
+    check_conditioned(c)
     variances = 1.0 / _like(c.factor.inverse_diagonal(), c.alpha)
     return jnp.sum(c.data.zero_where_masked(normal_negative_log_density(c.alpha * variances, variances)))
 
