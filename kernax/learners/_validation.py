@@ -23,7 +23,7 @@ def squared_error(y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Ar
     return (y - values) ** 2
 
 
-def holdout_loss(c: Any, data: Data, *, loss: RowLoss | None = None) -> Float[Array, ""]:
+def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Array, ""]:
     """The mean loss on other data. `loss(y, values)` gives one number a row; by default the machine's `held_out_loss`:
     the squared error for regression, the machine's own loss for classification.
 

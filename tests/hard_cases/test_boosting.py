@@ -221,6 +221,7 @@ REFUSED = {
     "NaN in new rows": (lambda: boost(kx.Data(X, Y))(X * np.nan), ValueError, "NaN"),
     "votes": (lambda: learners.majority_vote([0.3, -0.2]), ValueError, "vote −1 or"),
     "structured inputs": (lambda: boost(kx.Data({"a": X}, Y)), ValueError, r"learners\.Dictionary"),
+    "depth": (lambda: learners.Trees(30), ValueError, "10 at most"),
     "empty dictionary": (lambda: learners.Dictionary([]), ValueError, "one function or more"),
     "one class": (lambda: learners.one_against_rest(boost, X, np.ones(12, int)), ValueError, "two classes or more, got 1"),
     "float classes": (lambda: learners.one_against_rest(boost, X, Y), ValueError, r"astype\(int\)"),
@@ -232,6 +233,13 @@ def test_refused_with_a_remedy(name):
     call, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_one_against_rest_of_a_classifier_that_is_to_be_conditioned():
+    labels = np.where(Y > 0, "b", "a")
+    machine = learners.one_against_rest(learners.SVC(kx.RBF(), C=10.0), X, labels)
+    np.testing.assert_array_equal(machine.classify(X), np.where(np.asarray(machine.machines[1](X)) > 0, "b", "a"))
+    assert "SupportVectors" in repr(machine)
 
 
 def test_one_against_rest_masks_and_ties():

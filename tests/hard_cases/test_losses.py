@@ -148,7 +148,12 @@ REFUSED = {
     "solver": (lambda: kx.condition(machine(), kx.Data(X, Y), kx.Eigh()), TypeError, "Cholesky factorisations only"),
     "level": (lambda: learners.SmoothQuantile(1.0), ValueError, "between 0 and 1"),
     "delta": (lambda: learners.Huber(-1.0), ValueError, "Huber.delta must be"),
+    "infinite C": (lambda: learners.KernelMachine(kx.RBF(), C=np.inf), ValueError, "C must be positive and finite"),
+    "no data held out": (lambda: learners.holdout_loss(TRAINED, (X, Y)), TypeError, "kx.Data second"),
+    "labels held out": (lambda: learners.holdout_loss(TRAINED, kx.Data(X, X[:, 0])), ValueError, "wants labels -1 and"),
+    "asked like a Gaussian process": (lambda: kx.mean(TRAINED, X), TypeError, "call it with new rows"),
 }
+TRAINED = kx.condition(machine(), kx.Data(X, Y))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -156,6 +161,25 @@ def test_refused_with_a_remedy(name):
     call, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_loss_that_is_enormous_where_newton_starts():
+    """Tolerances are relative to the forces at the answer, not to those at f = 0, which are 1e22 times as large."""
+    y = 5.0 * np.sin(X[:, 0])
+    own = learners.KernelMachine(kx.RBF(), lambda y, f: jnp.exp(10 * (y - f)) + jnp.exp(f - y), C=1.0)
+    c = kx.condition(own, kx.Data(X, y), throw=False)
+    off = y - np.asarray(c.values)
+    np.testing.assert_allclose(c.coefficients, 10 * np.exp(10 * off) - np.exp(-off), rtol=1e-6)
+    np.testing.assert_allclose(np.sum(c.coefficients), 0.0, atol=1e-6)
+    assert c.result == kx.Result.successful
+
+
+def test_one_class_is_enough_for_the_squared_hinge():
+    c = kx.condition(learners.KernelMachine(kx.RBF(), learners.SquaredHinge()), kx.Data(X, ON.astype(float)))
+    np.testing.assert_allclose(c.objective, 0.0, atol=1e-12)
+    np.testing.assert_array_equal(c.classify(X), 1.0)
+    assert "successful" in repr(c)
+    assert "KernelMachine trained on data" in kx.report(c)
 
 
 def test_questions_that_a_loss_cannot_answer():
