@@ -111,7 +111,7 @@ def adaboost(
     - once `∏Zₜ ≤ bound`, or after `patience` rounds without a smaller error on the `validation` data. With these the
       committee of the round with the least such error is kept (the first of equals).
 
-    One compiled program for all rounds; works under jit and vmap, where statuses stand in for errors.
+    One compiled program for all rounds; works under jit and vmap, where statuses stand in for errors. It has no derivative.
     """
     _check_labelled(data, "adaboost")
     if validation is not None:
