@@ -48,8 +48,8 @@ def kfold_loss(
     """The mean over folds of the mean loss on the fold, learned from the others: one solve for each fold.
 
     `folds` and `key` as for `kx.kfold_residuals`, `loss` as for `holdout_loss`. An objective:
-    `functools.partial(learners.kfold_loss, folds=3)`. (Squares have a shorter way, `kx.kfold_mse`.) Rows that are sorted want a
-    key: without one class the logistic loss with an intercept has no minimum, and the answer is NaN.
+    `functools.partial(learners.kfold_loss, folds=3)`. (Squares have a shorter way, `kx.kfold_mse`.) Sorted rows want a key:
+    without one class the logistic loss with an intercept has no minimum, and the answer is NaN.
     """
     if not isinstance(c, AbstractExpansion) or not isinstance(c.model, AbstractMachine):
         raise TypeError(
