@@ -144,7 +144,7 @@ def test_reports_are_readable():
     for words in ("rows", "9 of 9, float64", "Cholesky()", "successful", "condition number", "leave-one-out RMSE", "noise"):
         assert words in text
     assert "successful" in repr(C)
-    with pytest.raises(TypeError, match="a Conditioned, a Fit or Fits"):
+    with pytest.raises(TypeError, match="a Conditioned, a machine, a Fit or Fits"):
         kx.report(MODEL)
 
 
