@@ -119,8 +119,12 @@ class AbstractExpansion(eqx.Module):
 def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
     """`k_xX α + b`."""
 
+    # NaN where training failed, but chosen last: multiplied by it, a derivative behind a `where` would be NaN, too.
+    ok = jnp.isfinite(c.intercept)
+    coefficients, intercept = jnp.where(ok, c.coefficients, 0.0), jnp.where(ok, c.intercept, 0.0)
+
     def of_block(block: Rows) -> Float[Array, " m"]:
-        return matmul(c.model.kernel.gram(block, c.data.x), c.coefficients) + c.intercept
+        return jnp.where(ok, matmul(c.model.kernel.gram(block, c.data.x), coefficients) + intercept, jnp.nan)
 
     return map_rows(of_block, x, c.data.n)
 

@@ -133,8 +133,8 @@ def _mean(c: Conditioned, x: Rows) -> Float[Array, "m *p"]:
 def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
     def of_block(block: Rows) -> tuple[Array, Array]:
         cross = cross_gram(c, block)
-        explained = jnp.sum(cross * c.factor.solve(cross), axis=0)
-        return _mean_from(c, block, cross), _prior_variance(c, block, cross) - explained
+        explained = jnp.sum(cross * _zero_if_failed(c, c.factor.solve(cross)), axis=0)
+        return _mean_from(c, block, cross), _or_nan(c, _prior_variance(c, block, cross) - explained)
 
     # Four blocks of the cross-Gram's size live at once: it, two solves, and a product.
     mu, var = map_rows(of_block, x, 4 * c.data.n)
@@ -144,10 +144,20 @@ def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
 
 
 def _mean_from(c: Conditioned, block: Rows, cross: Float[Array, "n m"]) -> Array:
-    values = matmul(cross.T, c.alpha)
+    values = matmul(cross.T, _zero_if_failed(c, c.alpha))
     if c.free is not None:
         values = values + matmul(free_values(c, block), c.free.coefficients)
-    return values + mean_values(c.model.mean, block, values)
+    return _or_nan(c, values + mean_values(c.model.mean, block, values))
+
+
+def _zero_if_failed(c: Conditioned, solved: Array) -> Array:
+    """What a failed factorisation makes NaN, as 0: multiplied by NaN, a derivative behind a user's `where(ok, …)` is NaN."""
+    return jnp.where(c.ok, solved, 0.0)
+
+
+def _or_nan(c: Conditioned, answer: Array) -> Array:
+    """The answer, NaN if conditioning failed: chosen last."""
+    return jnp.where(c.ok, answer, jnp.nan)
 
 
 @eqx.filter_jit

@@ -285,6 +285,27 @@ def test_h25_gradient_of_shared_parameters_survives_a_lane_with_nan(shared_gradi
     np.testing.assert_allclose(shared_gradient(np.array([0.5, 0.5]), sick), alone, rtol=1e-12)
 
 
+def test_h25_predictions_of_a_failed_lane_have_gradient_zero_behind_where():
+    def predicted(shift, x):
+        c = kx.condition(kx.Model(kx.RBF(1.0 + shift), 0.1), kx.Data(x, Y))
+        mu, variance, _ = kx.predict(c, X[:3])
+        machine = kx.condition(kx.learners.KernelMachine(kx.RBF(1.0 + shift), kx.learners.Squared()), kx.Data(x, Y))
+        values = jnp.stack([mu, variance, machine(X[:3])])
+        return jnp.sum(jnp.where(jnp.isfinite(values), values, 0.0)), values
+
+    def total(shift, xs):
+        sums, values = jax.vmap(lambda x: predicted(shift, x))(xs)
+        return jnp.sum(sums), values
+
+    gradient = jax.jit(jax.grad(total, has_aux=True))
+    sick = np.stack([X, X])
+    sick[1, 0, 0] = np.nan
+    alone, _ = gradient(0.0, np.stack([X, X]))
+    with_sick, values = gradient(0.0, sick)
+    np.testing.assert_allclose(with_sick, alone / 2, rtol=1e-12)
+    assert np.isnan(values[1]).all()
+
+
 # H26: negative variances
 
 
