@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import as_floats, check_finite, is_concrete
+from kernax._arrays import check_finite, is_concrete
 from kernax.data import Data
 from kernax.kernels import Rows, as_rows, whole_number
 from kernax.learners._boosting_rounds import Limits, boost
-from kernax.learners._design import check_data
+from kernax.learners._design import as_row_weights, check_data
 from kernax.learners._machines import check_labels
 from kernax.learners._members import AbstractMembers
 from kernax.learners._stumps import Stumps
@@ -246,13 +246,7 @@ def _are_signs(data: Data) -> Bool[Array, ""]:
 def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
     if weights is None:
         return data.mask.astype(data.dtype)
-    weights = as_floats(weights, "weights")
-    if weights.shape != (data.n,):
-        raise ValueError(f"weights must be one number for each of {data.n} rows, got shape {weights.shape}.")
-    if is_concrete(weights) and is_concrete(data.mask):
-        counting = np.asarray(weights)[np.asarray(data.mask)]
-        if not (np.isfinite(counting).all() and (counting >= 0).all()):
-            raise ValueError("weights must be finite and 0 or more in every row that counts.")
-        if len(counting) and not counting.any():
-            raise ValueError("weights are 0 in every row that counts: give some of them more.")
-    return jnp.where(data.mask, weights, 0.0).astype(data.dtype)
+    weights = as_row_weights(weights, data)
+    if is_concrete(weights) and bool(jnp.any(data.mask)) and not np.asarray(weights).any():
+        raise ValueError("weights are 0 in every row that counts: give some of them more.")
+    return weights

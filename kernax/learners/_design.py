@@ -110,6 +110,18 @@ def check_data(data: Any, caller: str) -> None:
         )
 
 
+def as_row_weights(weights: Any, data: Data) -> Float[Array, " n"]:
+    """A weight for each row, 0 where the data is masked; finite and not negative elsewhere, as far as may be looked at."""
+    weights = as_floats(weights, "weights")
+    if weights.shape != (data.n,):
+        raise ValueError(f"weights must be one number for each of the {data.n} rows, got shape {weights.shape}.")
+    if is_concrete(weights) and is_concrete(data.mask):
+        counting = np.asarray(weights)[np.asarray(data.mask)]
+        if not (np.isfinite(counting).all() and (counting >= 0).all()):
+            raise ValueError("weights must be finite and 0 or more in every row that counts.")
+    return jnp.where(data.mask, weights, 0.0).astype(data.dtype)
+
+
 def as_penalties(value: Any, name: str, ndim: int = 0) -> Float[Array, "..."]:
     """A penalty, or a row of them, finite and not negative as far as may be looked at."""
     value = as_floats(value, name)

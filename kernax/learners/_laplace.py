@@ -24,7 +24,6 @@ from kernax.learners._machines import (
     check_machine,
     check_targets,
     described,
-    signs,
 )
 from kernax.learners._smooth_machine import (
     SmoothMachine,
@@ -34,6 +33,7 @@ from kernax.learners._smooth_machine import (
     solve,
 )
 from kernax.learners._stationarity import Curvature, Task, curvature
+from kernax.learners._votes import sign
 from kernax.posterior import map_rows, rows_like
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import AbstractSolver, masked_gram
@@ -162,7 +162,7 @@ class LaplaceGP(AbstractExpansion):
     def classify(self, x: Any) -> Float[Array, " m"]:
         """-1 or +1 for every row of x, by the mean of f."""
         check_classifier(self.model.likelihood)
-        return signs(self(x))
+        return sign(self(x))
 
 
 @eqx.filter_jit

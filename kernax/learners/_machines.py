@@ -136,8 +136,3 @@ def described(c: AbstractExpansion, *numbers: str) -> str:
         return f"{name}({c.model!r}, {c.data!r})"
     shown = ", ".join(f"{number}={float(getattr(c, number)):.4g}" for number in numbers)
     return f"{name}({result_name(c.result)}, {int(c.data.count)} rows, {shown}, {c.model!r})"
-
-
-def signs(values: Float[Array, " m"]) -> Float[Array, " m"]:
-    """-1 or +1; what is exactly between counts as +1."""
-    return jnp.where(values < 0, -1.0, 1.0).astype(values.dtype)

@@ -21,10 +21,10 @@ from kernax.learners._machines import (
     check_machine,
     check_targets,
     described,
-    signs,
 )
 from kernax.learners._newton import minimise
 from kernax.learners._stationarity import Curvature, Task, attached, curvature
+from kernax.learners._votes import sign
 from kernax.parameters import positive
 from kernax.solvers import AbstractSolver, Cholesky, Result, masked_gram
 
@@ -129,7 +129,7 @@ class SmoothMachine(AbstractExpansion):
     def classify(self, x: Any) -> Float[Array, " m"]:
         """-1 or +1 for every row of x."""
         check_classifier(self.model.loss)
-        return signs(self(x))
+        return sign(self(x))
 
 
 def check_classifier(loss: AbstractLoss) -> None:

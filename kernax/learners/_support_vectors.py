@@ -5,12 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import as_floats, is_concrete, matmul
+from kernax._arrays import is_concrete, matmul
 from kernax.data import Data
 from kernax.kernels import AbstractKernel
+from kernax.learners._design import as_row_weights
 from kernax.learners._dual import Dual, attached, kkt_residual, places, slopes
 from kernax.learners._machines import (
     AbstractExpansion,
@@ -20,10 +20,10 @@ from kernax.learners._machines import (
     check_labels,
     check_machine,
     check_targets,
-    signs,
 )
 from kernax.learners._pivoting import solve_dual
 from kernax.learners._validation import squared_error
+from kernax.learners._votes import sign
 from kernax.model import check_model_and_data
 from kernax.parameters import as_dtype, non_negative, positive
 from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
@@ -181,7 +181,7 @@ class SupportVectors(AbstractExpansion):
         """-1 or +1 at the rows of x."""
         if not isinstance(self.model, SVC):
             raise TypeError("SVR predicts numbers, not classes: call the machine itself, or train an SVC.")
-        return signs(self(x))
+        return sign(self(x))
 
     def __repr__(self):
         if not is_concrete(self.kkt_residual) or self.kkt_residual.ndim:
@@ -207,22 +207,13 @@ def support_vectors(
         raise TypeError(f"support_vectors wants learners.SVR or learners.SVC first, got {type(model).__name__}.")
     check_model_and_data(model, data, "support_vectors")
     if weights is not None:
-        weights = _as_weights(weights, data)
+        weights = as_row_weights(weights, data)
     if max_steps < 1:
         raise ValueError(f"max_steps must be 1 or more, got {max_steps}.")
     machine = _weighted(model, data, weights, jnp.asarray(max_steps))
     if throw:
         throw_unless((), machine.result, "training")
     return machine
-
-
-def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
-    weights = as_floats(weights, "weights")
-    if weights.shape != (data.n,):
-        raise ValueError(f"weights must be one number for each of the {data.n} rows, got shape {weights.shape}.")
-    if is_concrete(weights) and not (np.isfinite(weights).all() and (np.asarray(weights) >= 0).all()):
-        raise ValueError("weights must be finite and 0 or more.")
-    return weights.astype(data.dtype)
 
 
 @eqx.filter_jit

@@ -210,7 +210,7 @@ REFUSED = {
     "no rounds": (lambda: learners.adaboost(kx.Data(X, Y), rounds=0), ValueError, "whole number"),
     "patience alone": (lambda: boost(kx.Data(X, Y), patience=3), ValueError, "validation="),
     "negative weights": (lambda: boost(kx.Data(X, Y), weights=-np.ones(12)), ValueError, "weights must be finite"),
-    "few weights": (lambda: boost(kx.Data(X, Y), weights=np.ones(3)), ValueError, "each of 12 rows"),
+    "few weights": (lambda: boost(kx.Data(X, Y), weights=np.ones(3)), ValueError, "each of the 12 rows"),
     "other columns": (lambda: boost(kx.Data(X, Y))(X[:, :1]), ValueError, "trained on"),
     "validation columns": (
         lambda: boost(kx.Data(X, Y), validation=kx.Data(X[:, :1], Y)),
