@@ -1,0 +1,1 @@
+"""The command line: `kernax` or `python -m kernax` (extra `cli`)."""

@@ -1,0 +1,1 @@
+"""Estimators for scikit-learn (extra `sklearn`), thin over the functions of kernax."""

@@ -1,0 +1,1 @@
+"""Models of tables: columns become numbers, standardised, and predictions come back in the units of the table."""
