@@ -4,7 +4,7 @@ A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantit
 processes is a pure function of the answer; `fit` minimises one of those functions. `learners` has models of other losses.
 """
 
-from kernax import data, learners, means
+from kernax import data, io, learners, means
 from kernax.data import Data
 from kernax.fitting import (
     ConditionedMany,
@@ -18,6 +18,7 @@ from kernax.fitting import (
     predict_many,
     refit_many,
 )
+from kernax.io import FileError, load, save
 from kernax.kernels import (
     NNGP,
     NTK,
@@ -144,6 +145,7 @@ __all__ = [
     "Erf",
     "FailedError",
     "FeatureMap",
+    "FileError",
     "Fit",
     "Fits",
     "Gamma",
@@ -196,12 +198,14 @@ __all__ = [
     "gcv",
     "initialise",
     "interval",
+    "io",
     "kfold_mse",
     "kfold_residuals",
     "l_curve",
     "lbfgs",
     "learners",
     "likelihood_terms",
+    "load",
     "log_jacobian",
     "log_marginal_likelihood",
     "log_prior",
@@ -227,6 +231,7 @@ __all__ = [
     "rkhs_inner",
     "rkhs_norm",
     "sample",
+    "save",
     "select_ridge",
     "trainable",
     "unconstrain",

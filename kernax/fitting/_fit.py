@@ -1,5 +1,6 @@
 """Fitting hyperparameters: minimise one scalar of a conditioned model."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -81,7 +82,7 @@ def fit(
         frees, problem = _without_derivative((frees, problem))
         return best_of(run_traced(frees, problem, rules), problem, rules)
     answer = best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules)
-    answer = with_own_history(answer)
+    answer = dataclasses.replace(with_own_history(answer), data=data)
     if throw:
         usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
         throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
+from kernax.data import Data
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
 
@@ -33,6 +34,8 @@ class Fit(eqx.Module):
     """The value at every step, of the start that won; NaN past the end if the fit was traced."""
     start_values: Float[Array, " starts"]
     """The value that each start arrived at; ∞ for one that failed."""
+    data: Data | None = None
+    """What it was fitted to; None of one of many fits, and of a fit inside `jit` or `vmap`."""
 
     def __repr__(self):
         if not is_concrete(self.value) or self.value.ndim:

@@ -69,6 +69,9 @@ class Parametrised(eqx.Module):
                 converter.name = f"{cls.__name__}.{name}"
 
     def __check_init__(self):
+        if "settings" not in vars(self):
+            # An `__init__` of the class's own has not set them, and two trees are alike only if both have.
+            object.__setattr__(self, "settings", ())
         for field in dataclasses.fields(self):
             bijector = field.metadata.get("bijector")
             value = getattr(self, field.name, None)

@@ -1,0 +1,83 @@
+"""What is built from files outside of docs/: the tables of benchmarks/README.md, and the notebooks."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add a page for each notebook, with its pictures, and the list of them."""
+    listed = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        text, pictures = page_of_notebook(path)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
+        listed.append(f"- [{text.splitlines()[0].removeprefix('# ')}]({path.stem}.md): `notebooks/{path.name}`")
+    index = "# Notebooks\n\nThey are in the repository, ready to run; these pages show them as they were last run.\n\n"
+    files.append(File.generated(config, "notebooks/index.md", content=index + "\n".join(listed) + "\n"))
+    return files
+
+
+def on_config(config: Any) -> Any:
+    """Put every notebook into the navigation."""
+    (section,) = [entry["Notebooks"] for entry in config.nav if "Notebooks" in entry]
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        page = f"notebooks/{path.stem}.md"
+        if page not in section:
+            section.append(page)
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The measured tables, each below the command that made it."""
+    if page.file.src_uri != "benchmarks.md":
+        return markdown
+    return (ROOT / "benchmarks" / "README.md").read_text() if not markdown.strip() else markdown.replace(
+        "{{ tables }}", with_commands((ROOT / "benchmarks" / "README.md").read_text())
+    )
+
+
+def with_commands(text: str) -> str:
+    """The README of the benchmarks, less its title, with a command below every heading that names some."""
+
+    def command(heading: re.Match) -> str:
+        names = re.findall(r"`(\w+)`", heading[0].split(":")[0])
+        return f"{heading[0]}\n\n```sh\npython -m benchmarks {' '.join(names)}\n```" if names else heading[0]
+
+    body = text.split("\n", 1)[1]
+    return re.sub(r"^## .*$", command, body, flags=re.MULTILINE)
+
+
+def page_of_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        elif cell["cell_type"] == "code":
+            parts.append(_fenced("python", source))
+            parts += [_shown(output, path.stem, pictures) for output in cell["outputs"]]
+    return "\n\n".join(part for part in parts if part) + "\n", pictures
+
+
+def _shown(output: dict, stem: str, pictures: dict[str, bytes]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        name = f"{stem}_{len(pictures) + 1}.png"
+        pictures[name] = base64.b64decode("".join(data["image/png"]))
+        return f"![picture {len(pictures)} of the notebook]({name})"
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return _fenced("text", text.rstrip()) if text.strip() else ""
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"````{language}\n{text}\n````"

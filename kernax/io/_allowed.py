@@ -1,0 +1,127 @@
+"""What a file may name: classes and functions from a list, to which a user may add."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from kernax import data, fitting, kernels, learners, means, model, parameters, posterior, selection, solvers
+from kernax.fitting._fits import Settings
+from kernax.learners._dictionary import Entry
+from kernax.learners._features import columns
+from kernax.learners._linear_thresholds import LinearThreshold
+from kernax.learners._stationarity import Curvature
+from kernax.parameters._fields import Setting
+from kernax.selection._kfold import Folds
+from kernax.solvers._cholesky import RawDefinite
+from kernax.solvers._derivatives import Spectrum
+from kernax.solvers._eigh import Outlook, RawEigh
+from kernax.solvers._factor import RawCholesky
+from kernax.solvers._least_squares import RawLU, RawQR
+from kernax.solvers._tail import Projection
+
+_ROOMS = (data, fitting, kernels, learners, means, parameters, posterior, selection, solvers)
+_PARTS = {
+    "fitting": (Settings,),
+    "learners": (Curvature, Entry, LinearThreshold),
+    "model": (model.Conditioned, model.FreePart, model.Model),
+    "parameters": (Setting,),
+    "selection": (Folds,),
+    "solvers": (Outlook, Projection, RawCholesky, RawDefinite, RawEigh, RawLU, RawQR, Spectrum),
+}
+"""Classes that are no public names of their rooms, but parts of what is saved."""
+
+_own: dict[str, Any] = {}
+
+Thing = TypeVar("Thing", bound=Callable[..., Any])
+
+
+def register(thing: Thing, *, name: str | None = None) -> Thing:
+    """Allow a class or a function of your own to stand in files: before saving, and again before loading. A decorator, too.
+
+    A file holds the name only, by default the module's and its own; what it means is up to the program that loads it. A class
+    is an Equinox module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
+    """
+    if not callable(thing):
+        raise TypeError(f"register takes a class or a function, got {thing!r}.")
+    if isinstance(thing, type) and not _has_fields(thing):
+        raise TypeError(f"{thing.__qualname__} has no declared fields: make it an eqx.Module or a dataclass.")
+    if name is None:
+        name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+        if "<" in name or name.startswith(".") or name.endswith("."):
+            raise ValueError(f"{thing!r} has no name of its own to be found by: write register(it, name='…').")
+    is_ours = getattr(thing, "__module__", "").split(".")[0] == "kernax"
+    if name in _built_in() or (name.split(".")[0] in ("kernax", "equinox", "jax") and not is_ours):
+        raise ValueError(f"the name {name!r} is taken: give another one.")
+    known = _own.get(name)
+    # A class that is defined anew (a cell of a notebook run twice) takes the place of its former self.
+    if known is not None and (known.__module__, known.__qualname__) != (thing.__module__, thing.__qualname__):
+        raise ValueError(f"the name {name!r} is that of {known!r}: give another one.")
+    _own[name] = thing
+    return thing
+
+
+def name_of(thing: Any) -> str | None:
+    """The name under which a class or function stands in files; None if it is not allowed."""
+    for name, known in _own.items():
+        if known is thing:
+            return name
+    return _built_in_names().get(id(thing))
+
+
+def named(name: str) -> Any:
+    """What goes by this name; None if nothing that is allowed does."""
+    return _own.get(name, _built_in().get(name))
+
+
+def names() -> list[str]:
+    """All names that are allowed."""
+    return [*_own, *_built_in()]
+
+
+def is_named_tuple(kind: type) -> bool:
+    """Whether a class is a `NamedTuple`."""
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _has_fields(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or is_named_tuple(kind)
+
+
+@functools.cache
+def _built_in() -> dict[str, Any]:
+    """The public classes and functions of kernax by room, Equinox's layers, and JAX's functions of arrays."""
+    found: dict[str, Any] = {}
+    for room in _ROOMS:
+        for name in room.__all__:
+            thing = getattr(room, name)
+            if inspect.isfunction(thing) or (
+                isinstance(thing, type) and _has_fields(thing) and not inspect.isabstract(thing)
+            ):
+                found[f"{room.__name__}.{name}"] = thing
+    for room, classes in _PARTS.items():
+        found |= {f"kernax.{room}.{kind.__name__}": kind for kind in classes}
+    found["kernax.learners.columns"] = columns
+    found["kernax.selection.log_marginal_likelihood"] = selection.log_marginal_likelihood
+    # What Equinox's networks have behind their last layer if nothing is given: a lambda without a name.
+    found["equinox.nn.identity"] = inspect.signature(eqx.nn.MLP).parameters["final_activation"].default
+    for name, thing in vars(eqx.nn).items():
+        if isinstance(thing, type) and issubclass(thing, eqx.Module) and not name.startswith("_"):
+            found[f"equinox.nn.{name}"] = thing
+    for module in (jax.nn, jnp):
+        for name, thing in vars(module).items():
+            is_function = callable(thing) and not isinstance(thing, type) and not inspect.ismodule(thing)
+            if is_function and not name.startswith("_"):
+                found[f"{module.__name__}.{name}"] = thing
+    return found
+
+
+@functools.cache
+def _built_in_names() -> dict[int, str]:
+    # `jnp.sin` is also found elsewhere: the first name that was found stays.
+    return {id(thing): name for name, thing in reversed(_built_in().items())}

@@ -1,0 +1,59 @@
+"""Saving and loading."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from kernax.io._decode import Decoder
+from kernax.io._encode import Encoder
+from kernax.io._file import FORMAT, FileError, pack, unpack, write_whole
+
+
+def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
+    """Write a model, a `Conditioned`, a `Fit`, `Fits`, a learner, or a list, tuple or dict of them, to one file.
+
+    What is loaded is what was saved, bit for bit. A `Conditioned` keeps its factor, two n × n matrices, so that loading
+    costs no factorisation; a `Fit` is smaller (`kx.condition(fit.model, fit.data)` after loading).
+
+    `targets=False` leaves `y` out of every dataset in it, for a file to predict from. Means, variances, samples and classes
+    do not need it; what does (the likelihood, say) is NaN. It is no secret-keeping: coefficients and residuals stay, and from
+    the coefficients the targets can be computed.
+
+    An existing file is replaced in one step: interrupted at any time, there is the old file or the new one. Classes and
+    functions of your own must be allowed with `kx.io.register`; nothing is pickled.
+    """
+    from kernax import __version__
+
+    encoder = Encoder(targets)
+    root = encoder.encoded(value, type(value).__name__)
+    structure = {"format": FORMAT, "version": __version__, "value": root}
+    write_whole(path, pack(structure, encoder.arrays))
+
+
+def load(path: str | os.PathLike, *, dtype: Any = None) -> Any:
+    """What `save` wrote. `FileError`, with the path and the reason, if a single byte is not as it was written.
+
+    Loading cannot run code: a file holds JSON and raw arrays, and names only classes and functions of kernax, Equinox's
+    layers, functions of `jax.nn` and `jax.numpy`, and what you have allowed with `kx.io.register`.
+
+    `dtype` casts all floating-point arrays, for example a float64 file to float32 where JAX is set to 32 bits, which is
+    refused otherwise.
+    """
+    if dtype is not None and not jnp.issubdtype(np.dtype(dtype), jnp.floating):
+        raise ValueError(f"dtype must be a floating-point type such as 'float32', got {dtype!r}.")
+    content = Path(path).read_bytes()
+    try:
+        structure, arrays = unpack(content)
+        if structure["format"] > FORMAT:
+            raise FileError(
+                f"a newer kernax wrote it (version {structure['version']}, file format {structure['format']}; this one reads up "
+                f"to format {FORMAT}): upgrade kernax"
+            )
+        return Decoder(arrays, dtype).decoded(structure["value"])
+    except FileError as error:
+        raise FileError(f"{os.fspath(path)} cannot be loaded: {error}.") from None
+    except Exception as error:
+        raise FileError(f"{os.fspath(path)} cannot be loaded: it is damaged ({type(error).__name__}: {error}).") from error

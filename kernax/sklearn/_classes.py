@@ -1,0 +1,48 @@
+"""Classes of any labels, told apart by machines for two."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+
+from kernax.data import Data
+from kernax.learners import one_against_rest
+from kernax.sklearn._inputs import row_weights, training_rows
+from kernax.sklearn._rows import at_rows, padded, padded_mask
+
+
+def labelled_rows(
+    estimator: Any, X: Any, y: Any, sample_weight: Any = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The rows that have weight, the numbers of their classes, their weights and places; sets `classes_`."""
+    X, y = training_rows(estimator, X, y)
+    check_classification_targets(y)
+    weights = row_weights(sample_weight, X)
+    places = np.flatnonzero(weights)
+    estimator.classes_, codes = np.unique(y[places], return_inverse=True)
+    if len(estimator.classes_) < 2:
+        raise ValueError(
+            f"{type(estimator).__name__} needs rows of two classes or more, got one class, {estimator.classes_[0]!r} "
+            "(rows of sample_weight 0 do not count)."
+        )
+    return X[places], codes, weights[places], places
+
+
+def machines(train: Callable[[Data], Any], X: np.ndarray, codes: np.ndarray) -> tuple[Any, ...]:
+    """The machine that tells class 1 from class 0, or of several classes each from all others."""
+    x, labels, counts = padded(X), padded(codes), padded_mask(len(X))
+    if codes.max() == 1:
+        return (train(Data(x, np.where(labels == 1, 1, -1), counts)),)
+    return one_against_rest(train, x, labels, counts).machines
+
+
+def scores(functions: Sequence[Callable[[np.ndarray], Any]], X: np.ndarray) -> np.ndarray:
+    """What the machines say: (m,) of one, (m, k) of several."""
+    answers = [at_rows(function, X) for function in functions]
+    return answers[0] if len(answers) == 1 else np.stack(answers, axis=1)
+
+
+def chosen(classes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The class with the largest score; of two, the second where the one score is not negative."""
+    return classes[(scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]

@@ -1,0 +1,114 @@
+"""Gaussian process classification."""
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_scalar
+
+from kernax.data import Data
+from kernax.fitting import Fit, fit, initialise
+from kernax.kernels import RBF
+from kernax.learners import GPClassifier
+from kernax.model import condition
+from kernax.selection import log_marginal_likelihood
+from kernax.sklearn._classes import labelled_rows, machines, scores
+from kernax.sklearn._inputs import as_kernel, as_key, new_rows
+from kernax.sklearn._rows import at_rows
+
+
+class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
+    """Gaussian process classification by Laplace's approximation; several classes one against the rest.
+
+    Parameters
+    ----------
+    kernel : kernax kernel, default None
+        Where the fit starts, and its priors and bounds. None is `1.0 * kernax.RBF()` with values that suit the data.
+    optimise : bool, default True
+        Whether the kernel is fitted, by the approximate marginal likelihood; of several classes each has a kernel of its own.
+    restarts : int, default 0
+        Further fits from random starts, of which the best counts.
+    max_steps : int, default 500
+        Steps of L-BFGS.
+    random_state : int, RandomState or None
+        For the restarts.
+
+    Attributes
+    ----------
+    classes_ : array (k,)
+    machines_ : tuple of kernax.learners.LaplaceGP
+        One for two classes, else one a class; with rows of padding behind their masks.
+    kernels_ : tuple of kernax kernels
+        Those of the machines.
+    fits_ : tuple of kernax.Fit
+        How their fits went; None without them.
+    log_marginal_likelihood_value_ : float
+        The mean of the machines'.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from kernax.sklearn import GaussianProcessClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> GaussianProcessClassifier().fit(X, y).predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        optimise: bool = True,
+        restarts: int = 0,
+        max_steps: int = 500,
+        random_state: Any = None,
+    ):
+        self.kernel = kernel
+        self.optimise = optimise
+        self.restarts = restarts
+        self.max_steps = max_steps
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "GaussianProcessClassifier":
+        """Fit to rows X (n, d) and labels y (n,)."""
+        X, codes, _, _ = labelled_rows(self, X, y)
+        check_scalar(self.restarts, "restarts", Integral, min_val=0)
+        check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
+        start = GPClassifier(1.0 * RBF() if self.kernel is None else as_kernel(self, X))
+        key, fits = as_key(self.random_state), []
+
+        def train(data: Data) -> Any:
+            model = initialise(start, data) if self.kernel is None else start
+            if self.optimise:
+                found: Fit = fit(model, data, restarts=self.restarts, key=key, max_steps=self.max_steps)
+                fits.append(found)
+                model = found.model
+            return condition(model, data)
+
+        self.machines_ = machines(train, X, codes)
+        self.kernels_ = tuple(machine.model.kernel for machine in self.machines_)
+        self.fits_ = tuple(fits) if fits else None
+        likelihoods = [float(log_marginal_likelihood(machine)) for machine in self.machines_]
+        self.log_marginal_likelihood_value_ = float(np.mean(likelihoods))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class, (m, k), averaged over the posterior; of several classes in proportion."""
+        X = new_rows(self, X)
+        own = scores([machine.probability for machine in self.machines_], X)
+        if own.ndim == 1:
+            return np.stack([1.0 - own, own], axis=1)
+        return own / own.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latent function, (m,) of two classes, (m, k) of several."""
+        X = new_rows(self, X)
+        mean, variance = zip(*(at_rows(machine.latent, X) for machine in self.machines_), strict=True)
+        return np.squeeze(np.stack(mean, axis=1), 1) if len(mean) == 1 else np.stack(mean, axis=1), (
+            np.squeeze(np.stack(variance, axis=1), 1) if len(variance) == 1 else np.stack(variance, axis=1)
+        )

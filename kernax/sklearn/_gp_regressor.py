@@ -1,0 +1,174 @@
+"""Gaussian process regression."""
+
+from numbers import Integral
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_scalar
+
+from kernax.data import Data
+from kernax.fitting import fit
+from kernax.kernels import RBF, AbstractKernel
+from kernax.model import Model, condition
+from kernax.parameters import as_dtype, freeze
+from kernax.posterior import covariance, mean, predict, sample
+from kernax.selection import log_marginal_likelihood
+from kernax.sklearn._inputs import as_key, as_kernel, new_rows, row_weights, training_rows
+from kernax.sklearn._rows import at_rows, padded, padded_data
+from kernax.sklearn._weighted import WeightedConditioned, WeightedModel
+
+
+class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Gaussian process regression, with kernel and noise fitted by maximum likelihood.
+
+    Parameters
+    ----------
+    kernel : kernax kernel, default None
+        Where the fit starts, and its priors and bounds. None is `1.0 * kernax.RBF()` with values that suit the data.
+    noise : float or array (n,), default None
+        The noise's variance (scikit-learn's `alpha`, or its `WhiteKernel`), in the unit of y; with `normalize_y` in that of
+        the normalised y. One number is where the fit starts, one a row is held. None is a tenth of the variance of y.
+    optimise : bool or "kernel", default True
+        Whether kernel and noise are fitted; "kernel" holds the noise. A noise of 0 is held, too.
+    restarts : int, default 0
+        Further fits from random starts, of which the best counts.
+    normalize_y : bool, default False
+        Take away the mean of y and divide by its standard deviation. The process itself has mean 0.
+    max_steps : int, default 500
+        Steps of L-BFGS.
+    random_state : int, RandomState or None
+        For the restarts.
+
+    Attributes
+    ----------
+    kernel_, noise_ : the fitted kernel and noise.
+    log_marginal_likelihood_value_ : float
+        Of the (normalised) y.
+    fit_ : kernax.Fit
+        How the fit went; None without one.
+    conditioned_ : kernax.Conditioned
+        What kernax's functions take; with rows of padding behind its mask.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernax.sklearn import GaussianProcessRegressor
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> gp = GaussianProcessRegressor().fit(X, np.sin(X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]))
+    >>> mean, std = gp.predict([[1.5]], return_std=True)
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        noise: Any = None,
+        optimise: Any = True,
+        restarts: int = 0,
+        normalize_y: bool = False,
+        max_steps: int = 500,
+        random_state: Any = None,
+    ):
+        self.kernel = kernel
+        self.noise = noise
+        self.optimise = optimise
+        self.restarts = restarts
+        self.normalize_y = normalize_y
+        self.max_steps = max_steps
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GaussianProcessRegressor":
+        """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like.
+
+        A row of weight w is w observations of the same value.
+        """
+        X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
+        check_scalar(self.restarts, "restarts", Integral, min_val=0)
+        check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
+        if self.optimise not in (True, False, "kernel"):
+            raise ValueError(f'optimise must be True, False or "kernel", got {self.optimise!r}.')
+        weights = row_weights(sample_weight, X)
+        places = np.flatnonzero(weights)
+        X, y, w = X[places], y[places], weights[places]
+        level, spread = np.average(y, axis=0, weights=w), np.ones(y.shape[1:])
+        variance = np.average((y - level) ** 2, axis=0, weights=w)
+        if self.normalize_y:
+            spread = np.sqrt(np.where(variance > 0, variance, 1.0))
+            y, variance = (y - level) / spread, variance / spread**2
+        self._level, self._spread = (level if self.normalize_y else 0.0 * level), spread
+
+        start = self._start(X, w, places, len(weights), float(np.mean(variance)), sample_weight is not None)
+        data = padded_data(X, y)
+        self.fit_ = None if self.optimise is False else self._fitted(start, data)
+        model = start if self.fit_ is None else self.fit_.model
+        c = condition(model, data)
+        self.conditioned_ = c.inner if isinstance(c, WeightedConditioned) else c
+        self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(c))
+        self.kernel_ = model.kernel
+        self.noise_ = float(model.noise) if model.noise.ndim == 0 else np.array(model.noise)[: len(places)]
+        return self
+
+    def _start(self, X: np.ndarray, w: np.ndarray, places: np.ndarray, n: int, variance: float, weighted: bool) -> Any:
+        """The model before the fit."""
+        variance = variance if variance > 0 else 1.0
+        kernel = _initial_kernel(X, variance) if self.kernel is None else as_kernel(self, X)
+        noise = np.asarray(0.1 * variance if self.noise is None else self.noise, float)
+        if noise.shape not in ((), (n,)) or not (np.isfinite(noise) & (noise >= 0)).all():
+            raise ValueError(f"noise must be one number or one for each of {n} rows, finite and not negative, got {noise}.")
+        noise = padded(noise[places]) if noise.ndim else noise
+        return WeightedModel(kernel, noise, padded(w)) if weighted else Model(kernel, noise)  # pyright: ignore[reportArgumentType]
+
+    def _fitted(self, start: Any, data: Any) -> Any:
+        held = []
+        if self.optimise == "kernel" or start.noise.ndim or start.noise == 0:
+            held.append(lambda m: m.noise)
+        if isinstance(start, WeightedModel):
+            held.append(lambda m: m.weights)
+        trainable = freeze(start, lambda m: [where(m) for where in held]) if held else None
+        key = as_key(self.random_state)
+        options = {"trainable": trainable, "restarts": self.restarts, "key": key, "max_steps": self.max_steps}
+        return fit(start, data, **options)
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, *, noisy: bool = False) -> Any:
+        """The mean at the rows of X, (m,) or (m, p); with it the standard deviation (the same shape) or covariance.
+
+        Of the function, as in scikit-learn with `alpha`; `noisy=True` of new observations, as with its `WhiteKernel`.
+        """
+        X = new_rows(self, X)
+        if return_std and return_cov:
+            raise ValueError("predict returns return_std or return_cov: ask for one of them.")
+        if return_std:
+            mu, variance = at_rows(lambda x: tuple(predict(self.conditioned_, x, noisy=noisy)[:2]), X)
+            return self._unscaled(mu), self._outer(np.sqrt(variance), self._spread)
+        mu = self._unscaled(at_rows(lambda x: mean(self.conditioned_, x), X))
+        if return_cov:
+            matrix = np.array(covariance(self.conditioned_, X, noisy=noisy))
+            return mu, self._outer(matrix, self._spread**2)
+        return mu
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Functions drawn from the posterior, (m, n_samples) or (m, p, n_samples)."""
+        X = new_rows(self, X)
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        drawn = np.asarray(sample(self.conditioned_, X, key=as_key(random_state), num_samples=int(n_samples)))
+        return np.moveaxis(self._unscaled(drawn), 0, -1)
+
+    def _unscaled(self, values: np.ndarray) -> np.ndarray:
+        return (values * self._spread + self._level).astype(values.dtype, copy=False)
+
+    def _outer(self, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """All outputs have the same variance but for their scale."""
+        return (values[..., None] * scale if np.ndim(scale) else values * scale).astype(values.dtype, copy=False)
+
+
+def _initial_kernel(X: np.ndarray, variance: float) -> AbstractKernel:
+    """An RBF that suits the data. Rows of equal inputs count once, so that weights and copies start alike."""
+    rows = np.unique(X, axis=0)
+    return _initialised(1.0 * RBF(), padded_data(rows, np.zeros(len(rows), X.dtype)), np.asarray(variance, X.dtype))
+
+
+@eqx.filter_jit
+def _initialised(kernel: AbstractKernel, data: Data, variance: Any) -> AbstractKernel:
+    return as_dtype(kernel, data.dtype).initialised(data.x, data.mask, variance)

@@ -1,0 +1,87 @@
+"""Kernel ridge regression."""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_scalar
+
+from kernax.model import Model, condition
+from kernax.posterior import mean
+from kernax.selection import select_ridge
+from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
+from kernax.sklearn._rows import at_rows, padded, padded_data
+
+
+class KernelRidge(RegressorMixin, BaseEstimator):
+    """Kernel ridge regression, `min Σ w_i (f(x_i) - y_i)² + alpha ‖f‖²`.
+
+    Parameters
+    ----------
+    kernel : kernax kernel, default None
+        None is an RBF kernel as wide as scikit-learn's `gamma="scale"` makes it.
+    alpha : float, default 1.0
+        The ridge; the same number as scikit-learn's.
+    select : {"loo", "gcv", "kfold", "likelihood", "l_curve", "discrepancy"}, default None
+        Choose the ridge by this criterion of `kernax.select_ridge` instead; `alpha` is then only the noise variance that
+        the discrepancy principle looks for. Takes no `sample_weight`.
+
+    Attributes
+    ----------
+    alpha_ : float
+        The ridge that was used.
+    dual_coef_ : array (n,) or (n, p)
+        `f(x) = Σ dual_coef_[i] k(x, x_i)`.
+    kernel_ : kernax kernel
+    conditioned_ : kernax.Conditioned
+        What kernax's functions take; with rows of padding behind its mask.
+    choice_ : kernax.RidgeChoice
+        The choice and the curve behind it; None without `select`.
+
+    Examples
+    --------
+    >>> import numpy as np, kernax as kx
+    >>> from kernax.sklearn import KernelRidge
+    >>> X = np.linspace(0, 3, 20)[:, None]
+    >>> KernelRidge(kx.Matern52(), select="loo").fit(X, np.sin(X[:, 0])).predict([[1.5]]).round(2)
+    array([1.])
+    """
+
+    def __init__(self, kernel: Any = None, *, alpha: Any = 1.0, select: Any = None):
+        self.kernel = kernel
+        self.alpha = alpha
+        self.select = select
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRidge":
+        """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like."""
+        X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
+        check_scalar(self.alpha, "alpha", Real, min_val=0.0)
+        weights = row_weights(sample_weight, X)
+        places = np.flatnonzero(weights)
+        data = padded_data(X[places], y[places])
+        self.kernel_ = as_kernel(self, X, weights)
+        self.choice_ = None
+        if self.select is not None:
+            if sample_weight is not None:
+                raise ValueError("select chooses one ridge for all rows, and sample_weight makes them differ: give one of both.")
+            self.choice_ = select_ridge(Model(self.kernel_, self.alpha), data, by=self.select)
+            self.conditioned_ = self.choice_.conditioned
+            self.alpha_ = float(self.choice_.ridge)
+        else:
+            noise = self.alpha if sample_weight is None else padded(self.alpha / weights[places])
+            self.conditioned_ = condition(Model(self.kernel_, noise), data)
+            self.alpha_ = float(self.alpha)
+        self.dual_coef_ = np.zeros_like(y, self.conditioned_.data.dtype)
+        self.dual_coef_[places] = np.asarray(self.conditioned_.alpha)[: len(places)]
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """`f` at the rows of X."""
+        X = new_rows(self, X)
+        return at_rows(lambda x: mean(self.conditioned_, x), X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -1,0 +1,58 @@
+"""The lasso."""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_scalar
+
+from kernax.learners import lasso
+from kernax.sklearn._inputs import new_rows, training_rows
+from kernax.sklearn._rows import at_rows, padded_data
+
+
+class Lasso(RegressorMixin, BaseEstimator):
+    """The lasso, `min ‖y - Xw - b‖²/(2n) + alpha ‖w‖₁`, exact: its path is followed knot by knot.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        The penalty; the same number as scikit-learn's.
+    fit_intercept : bool, default True
+        Whether there is a level b, which is not penalised.
+
+    Attributes
+    ----------
+    coef_ : array (d,)
+        Exactly 0 for columns that are off.
+    intercept_ : float
+    fit_ : kernax.learners.LassoFit
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from kernax.sklearn import Lasso
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> (Lasso(alpha=1.0).fit(X, y).coef_ != 0).sum()
+    np.int64(3)
+    """
+
+    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True):
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+
+    def fit(self, X: Any, y: Any) -> "Lasso":
+        """Fit to rows X (n, d) and targets y (n,)."""
+        X, y = training_rows(self, X, y, y_numeric=True)
+        check_scalar(self.alpha, "alpha", Real, min_val=0.0)
+        # kernax's penalty has neither the mean nor the half.
+        self.fit_ = lasso(padded_data(X, y), 2.0 * len(X) * self.alpha, intercept=bool(self.fit_intercept))
+        self.coef_ = np.array(self.fit_.coefficients)
+        self.intercept_ = float(self.fit_.intercept)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """`Xw + b` at the rows of X."""
+        X = new_rows(self, X)
+        return at_rows(self.fit_, X)

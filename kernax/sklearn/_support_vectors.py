@@ -1,0 +1,134 @@
+"""Support vector machines."""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_scalar
+
+from kernax.learners import SVC, SVR, support_vectors
+from kernax.sklearn._classes import chosen, labelled_rows, machines, scores
+from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
+from kernax.sklearn._rows import at_rows, padded, padded_data
+
+
+class SupportVectorRegressor(RegressorMixin, BaseEstimator):
+    """ε-insensitive regression, `min C Σ w_i max(|y_i - f(x_i) - b| - ε, 0) + ½‖f‖²`, exact to rounding.
+
+    Parameters
+    ----------
+    kernel : kernax kernel, default None
+        None is an RBF kernel as wide as scikit-learn's `gamma="scale"` makes it.
+    C : float, default 1.0
+        The weight of errors against smoothness.
+    epsilon : float, default 0.1
+        Half the width of the tube in which errors cost nothing.
+
+    Attributes
+    ----------
+    support_ : array (s,)
+        The rows that are support vectors.
+    dual_coef_ : array (s,)
+        Their coefficients: `f(x) + b = Σ dual_coef_[j] k(x, x_support_[j]) + intercept_`.
+    intercept_ : float
+    kernel_ : kernax kernel
+    machine_ : kernax.learners.SupportVectors
+        With rows of padding behind its mask.
+
+    Examples
+    --------
+    >>> import numpy as np, kernax as kx
+    >>> from kernax.sklearn import SupportVectorRegressor
+    >>> X = np.linspace(0, 3, 20)[:, None]
+    >>> svr = SupportVectorRegressor(kx.RBF(), C=10.0, epsilon=0.05).fit(X, np.sin(X[:, 0]))
+    >>> len(svr.support_) < 20
+    True
+    """
+
+    def __init__(self, kernel: Any = None, *, C: Any = 1.0, epsilon: Any = 0.1):
+        self.kernel = kernel
+        self.C = C
+        self.epsilon = epsilon
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorRegressor":
+        """Fit to rows X (n, d) and targets y (n,), with a weight for each row if you like."""
+        X, y = training_rows(self, X, y, y_numeric=True)
+        check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
+        check_scalar(self.epsilon, "epsilon", Real, min_val=0.0)
+        weights = row_weights(sample_weight, X)
+        self.kernel_ = as_kernel(self, X, weights)
+        places = np.flatnonzero(weights)
+        model = SVR(self.kernel_, C=self.C, epsilon=self.epsilon)
+        self.machine_ = support_vectors(model, padded_data(X[places], y[places]), weights=padded(weights[places], 0.0))
+        coefficients = np.asarray(self.machine_.coefficients)[: len(places)]
+        self.support_ = places[coefficients != 0]
+        self.dual_coef_ = coefficients[coefficients != 0]
+        self.intercept_ = float(self.machine_.intercept)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """`f + b` at the rows of X."""
+        X = new_rows(self, X)
+        return at_rows(self.machine_, X)
+
+
+class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
+    """Hinge-loss classification, `min C Σ w_i max(1 - y_i (f(x_i) + b), 0) + ½‖f‖²`, exact to rounding.
+
+    Several classes are told apart one against the rest (scikit-learn's SVC: one against one).
+
+    Parameters
+    ----------
+    kernel : kernax kernel, default None
+        None is an RBF kernel as wide as scikit-learn's `gamma="scale"` makes it.
+    C : float, default 1.0
+        The weight of errors against smoothness.
+
+    Attributes
+    ----------
+    classes_ : array (k,)
+    support_ : array (s,)
+        The rows that are support vectors of one machine or more.
+    dual_coef_ : array (1, s), of several classes (k, s)
+        Their coefficients in every machine.
+    intercept_ : array (1,) or (k,)
+    kernel_ : kernax kernel
+    machines_ : tuple of kernax.learners.SupportVectors
+        One for two classes, else one a class; with rows of padding behind their masks.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from kernax.sklearn import SupportVectorClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> SupportVectorClassifier(C=10.0).fit(X, y).score(X, y) > 0.95
+    True
+    """
+
+    def __init__(self, kernel: Any = None, *, C: Any = 1.0):
+        self.kernel = kernel
+        self.C = C
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorClassifier":
+        """Fit to rows X (n, d) and labels y (n,), with a weight for each row if you like."""
+        X, codes, weights, places = labelled_rows(self, X, y, sample_weight)
+        check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
+        self.kernel_ = as_kernel(self, X, weights)
+        model, w = SVC(self.kernel_, C=self.C), padded(weights, 0.0)
+        self.machines_ = machines(lambda data: support_vectors(model, data, weights=w), X, codes)
+        coefficients = np.stack([np.asarray(machine.coefficients) for machine in self.machines_])[:, : len(places)]
+        support = (coefficients != 0).any(axis=0)
+        self.support_ = places[support]
+        self.dual_coef_ = coefficients[:, support]
+        self.intercept_ = np.array([float(machine.intercept) for machine in self.machines_])
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """`f + b` at the rows of X: (m,), positive for the second of two classes; (m, k) of several."""
+        X = new_rows(self, X)
+        return scores(self.machines_, X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class with the largest score."""
+        return chosen(self.classes_, self.decision_function(X))

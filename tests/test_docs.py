@@ -1,0 +1,126 @@
+"""What the documentation shows runs, and what is public is in its reference.
+
+Fences: ```python blocks run, those of a page one after the other in one namespace. Lines of ```sh blocks that begin with `kernax ` run
+in a folder of the page's own. Code of other libraries stands in ```py blocks whose title names the library: it does not run.
+"""
+
+import importlib
+import re
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL)
+PEERS = ("scikit-learn", "GPyTorch", "GPJax")
+ROOMS = ("data", "fitting", "io", "kernels", "learners", "means", "model", "parameters", "plot", "posterior", "report")
+ROOMS += ("selection", "sklearn", "solvers", "tables")
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    """The info string and the text of every fenced block."""
+    return [(block["info"].strip(), textwrap.dedent(block["body"])) for block in FENCE.finditer(page.read_text())]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS).with_suffix(""))
+
+
+RUNNING = [page for page in PAGES if any(info == "python" for info, _ in fences(page))]
+COMMANDS = [page for page in PAGES if any(info == "sh" and re.search(r"^kernax ", text, re.MULTILINE) for info, text in fences(page))]
+
+
+@pytest.fixture(autouse=True)
+def _pictures_go_nowhere():
+    mpl.use("Agg")
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=name_of)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for info, text in fences(page):
+        if info == "python":
+            exec(compile(text, f"{name_of(page)}.md", "exec"), names)
+
+
+def test_no_block_escapes():
+    """Every fence has a language that this file knows what to do with, and no other one is Python in disguise."""
+    for page in PAGES:
+        text = page.read_text()
+        assert text.count("```") == 2 * len(fences(page)), f"{page}: a fence is not closed, or nested"
+        for info, _ in fences(page):
+            language, _, title = info.partition(" ")
+            assert language in {"python", "py", "sh", "text"}, f"{page}: a block of {info!r}"
+            if language == "python":
+                assert not title, f"{page}: a python block takes no options, got {info!r}"
+            if language == "py":
+                assert title.startswith(tuple(f'title="{peer}' for peer in PEERS)), f"{page}: {info!r} names no peer"
+    assert len(RUNNING) >= 20
+
+
+@pytest.mark.parametrize("page", COMMANDS, ids=name_of)
+def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from kernax.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    for info, text in fences(page):
+        if info == "sh":
+            for line in text.replace("\\\n", " ").splitlines():
+                if line.startswith("kernax "):
+                    outcome = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
+                    assert outcome.exit_code == 0, f"{line}\n{outcome.output}\n{outcome.exception!r}"
+
+
+def resolve(path: str) -> object:
+    """The object that an identifier of the reference names."""
+    parts = path.split(".")
+    for cut in range(len(parts), 0, -1):
+        name = ".".join(parts[:cut])
+        try:
+            found: object = sys.modules.get(name) or importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(f"{path} names nothing")
+
+
+def test_every_public_name_is_in_the_reference():
+    listed = {
+        path: resolve(path)
+        for page in (DOCS / "reference").glob("*.md")
+        for path in re.findall(r"^::: ([\w.]+)", page.read_text(), flags=re.MULTILINE)
+    }
+    shown = {id(found) for found in listed.values()}
+    missing = []
+    for room in ("kernax", *(f"kernax.{name}" for name in ROOMS)):
+        module = importlib.import_module(room)
+        for name in getattr(module, "__all__", []):
+            found = getattr(module, name)
+            if type(found).__name__ != "module" and id(found) not in shown and f"{room}.{name}" not in listed:
+                missing.append(f"{room}.{name}")
+    assert not missing
+
+
+def test_the_site_builds_without_a_warning(tmp_path, caplog, monkeypatch):
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    monkeypatch.chdir(ROOT)
+    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path / "site")))
+    assert not [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    outside = {page.name for page in pages if re.search(r'<(?:script|link)[^>]+(?:src|href)="https?://', page.read_text())}
+    assert not outside, "the site reads nothing from elsewhere"
