@@ -257,7 +257,7 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
         both[numbers[is_better]] = np.asarray(new)[is_better]
         return jax.device_put(both)
 
-    nameless = [dataclasses.replace(some, keys=()) for some in (fits, after)]
+    nameless = [dataclasses.replace(some, keys=(), settings=after.settings) for some in (fits, after)]
     return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)
 
 

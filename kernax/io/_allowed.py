@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -38,14 +37,12 @@ _PARTS = {
 
 _own: dict[str, Any] = {}
 
-Thing = TypeVar("Thing", bound=Callable[..., Any])
 
-
-def register(thing: Thing, *, name: str | None = None) -> Thing:
+def register(thing: Any, *, name: str | None = None) -> Any:
     """Allow a class or a function of your own to stand in files: before saving, and again before loading. A decorator, too.
 
-    A file holds the name only, by default the module's and its own; what it means is up to the program that loads it. A class
-    is an Equinox module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
+    A file holds the name only, by default the module's and its own; what it means is up to the program that loads it. A
+    class is an Equinox module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
     """
     if not callable(thing):
         raise TypeError(f"register takes a class or a function, got {thing!r}.")

@@ -69,7 +69,7 @@ class Decoder:
             case "datetime":
                 return datetime.datetime.fromisoformat(node["datetime"])
             case "times":
-                return self._arrays[node["times"]["array"]].astype(np.dtype(node["units"]))
+                return self._arrays[node["times"]["array"]].view(np.dtype(node["units"]))
             case "objects":
                 objects = np.empty(len(node["objects"]), object)
                 objects[:] = [self.decoded(item) for item in node["objects"]]

@@ -100,10 +100,12 @@ class Encoder:
         name = name_of(kind)
         if name is not None:
             fields = value._asdict() if is_named_tuple(kind) else _fields(value)
-            encode = self._or_text if isinstance(value, Settings) else self.encoded
-            parts = {field: encode(part, f"{where}.{field}") for field, part in fields.items()}
+            without = {}
             if isinstance(value, Data) and not self._targets:
-                parts["y"] = {"absent": list(value.y.shape), "like": parts["mask"], "type": str(value.y.dtype)}
+                y, mask = fields.pop("y"), self.encoded(value.mask, f"{where}.mask")
+                without["y"] = {"absent": list(y.shape), "like": mask, "type": str(y.dtype)}
+            encode = self._or_text if isinstance(value, Settings) else self.encoded
+            parts = {field: encode(part, f"{where}.{field}") for field, part in fields.items()} | without
             return {"class": name, "fields": parts}
         if isinstance(value, functools.partial):
             return {
@@ -111,11 +113,11 @@ class Encoder:
                 "args": self._items(value.args, f"{where}.args"),
                 "keywords": {k: self.encoded(v, f"{where}, {k}=") for k, v in value.keywords.items()},
             }
+        if isinstance(value, type):
+            raise TypeError(f"{where} is the class {value.__qualname__}: save an instance of it.")
         name = name_of(value)
         if name is not None:
             return {"function": name}
-        if isinstance(value, type):
-            raise TypeError(f"{where} is the class {value.__qualname__}: save an instance of it.")
         if dataclasses.is_dataclass(value) or is_named_tuple(kind):
             remedy = f"call kx.io.register({kind.__qualname__}) first, here and where the file is loaded"
         elif callable(value):

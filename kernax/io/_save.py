@@ -19,8 +19,8 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
     costs no factorisation; a `Fit` is smaller (`kx.condition(fit.model, fit.data)` after loading).
 
     `targets=False` leaves `y` out of every dataset in it, for a file to predict from. Means, variances, samples and classes
-    do not need it; what does (the likelihood, say) is NaN. It is no secret-keeping: coefficients and residuals stay, and from
-    the coefficients the targets can be computed.
+    do not need it; what does (the mean of leave-one-out, say) is NaN. That keeps no secret: coefficients and residuals
+    stay, and the targets can be computed from them.
 
     An existing file is replaced in one step: interrupted at any time, there is the old file or the new one. Classes and
     functions of your own must be allowed with `kx.io.register`; nothing is pickled.
@@ -49,8 +49,8 @@ def load(path: str | os.PathLike, *, dtype: Any = None) -> Any:
         structure, arrays = unpack(content)
         if structure["format"] > FORMAT:
             raise FileError(
-                f"a newer kernax wrote it (version {structure['version']}, file format {structure['format']}; this one reads up "
-                f"to format {FORMAT}): upgrade kernax"
+                f"a newer kernax wrote it (version {structure['version']}, file format {structure['format']}; this one "
+                f"reads up to format {FORMAT}): upgrade kernax"
             )
         return Decoder(arrays, dtype).decoded(structure["value"])
     except FileError as error:
