@@ -12,7 +12,7 @@ from kernax._arrays import is_concrete, matmul
 from kernax.data import Data
 from kernax.kernels import AbstractKernel
 from kernax.means import Constant, Zero, as_mean, mean_values
-from kernax.parameters import Parametrised, as_dtype, non_negative
+from kernax.parameters import Parameter, Parametrised, as_dtype, non_negative
 from kernax.solvers import (
     AbstractFactor,
     AbstractSolver,
@@ -75,7 +75,7 @@ class Model(AbstractModel):
     """
 
     kernel: AbstractKernel
-    noise: Float[Array, "*n"] = non_negative()
+    noise: Float[Parameter, "*n"] = non_negative(unit="y²")
     mean: Any = eqx.field(converter=as_mean, default_factory=Zero)
 
     def __check_init__(self):

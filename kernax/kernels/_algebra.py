@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax.kernels._kernel import AbstractKernel, num_rows
-from kernax.parameters import positive
+from kernax.parameters import Parameter, positive
 
 
 class Sum(AbstractKernel):
@@ -86,7 +86,7 @@ class Scale(AbstractKernel):
     """`variance · k`: what `2.0 * kernel` makes."""
 
     kernel: AbstractKernel
-    variance: Float[Array, ""] = positive(default=1.0, scalar=True)
+    variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
 
     def pair(self, a, b):
         return self.variance * self.kernel.pair(a, b)
@@ -144,7 +144,7 @@ class Power(AbstractKernel):
 class Constant(AbstractKernel):
     """`variance` for every pair: an unknown level. What `kernel + 2.0` adds."""
 
-    variance: Float[Array, ""] = positive(default=1.0, scalar=True)
+    variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
 
     def pair(self, a, b):
         return self.variance

@@ -2,19 +2,19 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from kernax._arrays import matmul
 from kernax.kernels._algebra import whole_number
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._stationary import check_width
-from kernax.parameters import non_negative, positive
+from kernax.parameters import Parameter, non_negative, positive
 
 
 class Linear(AbstractKernel):
     """`Σ_k v_k a_k b_k`: linear functions through the origin (add a `Constant` for an unknown level)."""
 
-    variance: Float[Array, "*d"] = positive(default=1.0)
+    variance: Float[Parameter, "*d"] = positive(default=1.0, unit="y²/x²")
 
     def pair(self, a, b):
         check_width(self, "variance", self.variance, a.shape[-1])
@@ -37,8 +37,8 @@ class Polynomial(AbstractKernel):
     """`(scale · a·b + offset)^degree`: polynomials up to that degree; offset 0 leaves only the highest one."""
 
     degree: int = eqx.field(static=True, default=2)
-    scale: Float[Array, ""] = positive(default=1.0, scalar=True)
-    offset: Float[Array, ""] = non_negative(default=1.0, scalar=True)
+    scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
+    offset: Float[Parameter, ""] = non_negative(default=1.0, scalar=True)
 
     def __check_init__(self):
         whole_number(self.degree, "Polynomial.degree")

@@ -29,7 +29,7 @@ from kernax.kernels._activations import (
 from kernax.kernels._distances import _DIFFERENCES_UP_TO, _ROUGH_DIFFERENCES_UP_TO, centred, squared_distances
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._stationary import check_width
-from kernax.parameters import non_negative, positive
+from kernax.parameters import Parameter, non_negative, positive
 
 
 def _as_order(value: Any) -> int:
@@ -47,8 +47,8 @@ class ArcCosine(AbstractKernel):
     """
 
     order: int = eqx.field(static=True, default=1, converter=_as_order)
-    weight_variance: Float[Array, "*d"] = positive(default=1.0)
-    bias_variance: Float[Array, ""] = non_negative(default=1.0, scalar=True)
+    weight_variance: Float[Parameter, "*d"] = positive(default=1.0)
+    bias_variance: Float[Parameter, ""] = non_negative(default=1.0, scalar=True)
 
     def pair(self, a, b):
         check_width(self, "weight_variance", self.weight_variance, a.shape[-1])
@@ -98,8 +98,8 @@ class AbstractNetwork(AbstractKernel):
 
     depth: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[AbstractActivation]
-    weight_variance: eqx.AbstractVar[Float[Array, "*l"]]
-    bias_variance: eqx.AbstractVar[Float[Array, "*l"]]
+    weight_variance: eqx.AbstractVar[Float[Parameter, "*l"]]
+    bias_variance: eqx.AbstractVar[Float[Parameter, "*l"]]
 
     def __check_init__(self):
         for name in ("weight_variance", "bias_variance"):
@@ -170,8 +170,8 @@ class NNGP(AbstractNetwork):
 
     depth: int = eqx.field(static=True, default=1, converter=_as_depth)
     activation: AbstractActivation = eqx.field(default=ReLU(), converter=_as_activation)
-    weight_variance: Float[Array, "*l"] = positive(default=2.0)
-    bias_variance: Float[Array, "*l"] = non_negative(default=0.1)
+    weight_variance: Float[Parameter, "*l"] = positive(default=2.0)
+    bias_variance: Float[Parameter, "*l"] = non_negative(default=0.1)
 
     @property
     def is_rough(self):
@@ -192,8 +192,8 @@ class NTK(AbstractNetwork):
 
     depth: int = eqx.field(static=True, default=1, converter=_as_depth)
     activation: AbstractActivation = eqx.field(default=ReLU(), converter=_as_activation)
-    weight_variance: Float[Array, "*l"] = positive(default=2.0)
-    bias_variance: Float[Array, "*l"] = non_negative(default=0.1)
+    weight_variance: Float[Parameter, "*l"] = positive(default=2.0)
+    bias_variance: Float[Parameter, "*l"] = non_negative(default=0.1)
 
     @property
     def is_rough(self):

@@ -7,7 +7,7 @@ from kernax._arrays import matmul
 from kernax.kernels._distances import centred, squared_distances
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._stationary import check_width
-from kernax.parameters import positive
+from kernax.parameters import Parameter, positive
 
 
 class Periodic(AbstractKernel):
@@ -18,8 +18,8 @@ class Periodic(AbstractKernel):
     `4 sin²(π(a-b)/p) = ‖u(a) - u(b)‖²`.
     """
 
-    lengthscale: Float[Array, "*d"] = positive(default=1.0)
-    period: Float[Array, "*d"] = positive(default=1.0)
+    lengthscale: Float[Parameter, "*d"] = positive(default=1.0)
+    period: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
     def pair(self, a, b):
         self._check(a.shape[-1])
@@ -45,7 +45,7 @@ class Periodic(AbstractKernel):
 class Cosine(AbstractKernel):
     """`cos(2π Σ_k (a_k - b_k)/p_k)`: pure waves of one period."""
 
-    period: Float[Array, "*d"] = positive(default=1.0)
+    period: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
     def pair(self, a, b):
         check_width(self, "period", self.period, a.shape[-1])

@@ -10,13 +10,13 @@ from jaxtyping import Array, Float
 
 from kernax.kernels._distances import centred, median_distance, squared_distances
 from kernax.kernels._kernel import AbstractKernel
-from kernax.parameters import positive
+from kernax.parameters import Parameter, positive
 
 
 class AbstractStationary(AbstractKernel):
     """A kernel that is a function of the scaled squared distance. One lengthscale, or one per column (ARD)."""
 
-    lengthscale: eqx.AbstractVar[Float[Array, "*d"]]
+    lengthscale: eqx.AbstractVar[Float[Parameter, "*d"]]
     is_rough: ClassVar[bool] = False
     """Whether the slope in `s` is unbounded at 0."""
 
@@ -44,7 +44,7 @@ class AbstractStationary(AbstractKernel):
 class RBF(AbstractStationary):
     """Squared exponential, `exp(-s/2)`: infinitely smooth sample paths."""
 
-    lengthscale: Float[Array, "*d"] = positive(default=1.0)
+    lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
     def of_squared_distance(self, s):
         return jnp.exp(-0.5 * s)
@@ -53,7 +53,7 @@ class RBF(AbstractStationary):
 class Matern12(AbstractStationary):
     """Matérn-1/2 or exponential, `exp(-√s)`: continuous, rough paths (Ornstein–Uhlenbeck in one dimension)."""
 
-    lengthscale: Float[Array, "*d"] = positive(default=1.0)
+    lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
     is_rough: ClassVar[bool] = True
 
     def of_squared_distance(self, s):
@@ -63,7 +63,7 @@ class Matern12(AbstractStationary):
 class Matern32(AbstractStationary):
     """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))`: once differentiable paths."""
 
-    lengthscale: Float[Array, "*d"] = positive(default=1.0)
+    lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
     def of_squared_distance(self, s):
         return _matern32(3.0 * s)
@@ -72,7 +72,7 @@ class Matern32(AbstractStationary):
 class Matern52(AbstractStationary):
     """Matérn-5/2, `(1 + √(5s) + 5s/3) exp(-√(5s))`: twice differentiable paths."""
 
-    lengthscale: Float[Array, "*d"] = positive(default=1.0)
+    lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
     def of_squared_distance(self, s):
         return _matern52(5.0 * s)
@@ -81,8 +81,8 @@ class Matern52(AbstractStationary):
 class RationalQuadratic(AbstractStationary):
     """`(1 + s/2α)^-α`: a mixture of RBFs of many lengthscales; α → ∞ gives the RBF."""
 
-    lengthscale: Float[Array, "*d"] = positive(default=1.0)
-    alpha: Float[Array, ""] = positive(default=1.0, scalar=True)
+    lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    alpha: Float[Parameter, ""] = positive(default=1.0, scalar=True)
 
     def of_squared_distance(self, s):
         return jnp.exp(-self.alpha * jnp.log1p(0.5 * s / self.alpha))

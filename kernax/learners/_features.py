@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from kernax._arrays import as_floats, is_concrete, matmul
 from kernax.kernels import whole_number
-from kernax.parameters import Parametrised, as_function, positive, real
+from kernax.parameters import Parameter, Parametrised, as_function, positive, real
 
 
 class PolynomialFeatures(eqx.Module):
@@ -51,8 +51,8 @@ class PolynomialFeatures(eqx.Module):
 class FourierFeatures(Parametrised):
     """`scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]` for angular frequencies `ω`, one a row."""
 
-    frequencies: Float[Array, "m d"] = real()
-    scale: Float[Array, ""] = positive(default=1.0, scalar=True)
+    frequencies: Float[Parameter, "m d"] = real()
+    scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
 
     def __check_init__(self):
         if self.frequencies.ndim != 2:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.special import betaln, erf, gammaln
 from jaxtyping import Array, Bool, Float
 
-from kernax.parameters import Parametrised, as_function, positive
+from kernax.parameters import Parameter, Parametrised, as_function, positive
 
 Scalar = Float[Array, ""]
 
@@ -106,7 +106,7 @@ class Squared(AbstractLoss):
 class Huber(AbstractLoss):
     """`½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond: outliers pull with bounded force."""
 
-    delta: Float[Array, ""] = positive(default=1.0, scalar=True)
+    delta: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
 
     def value(self, y, f):
         size = jnp.abs(y - f)
@@ -126,7 +126,7 @@ class SmoothQuantile(AbstractLoss):
     corner rounded over a few `width`."""
 
     level: float = eqx.field(static=True, default=0.5)
-    width: Float[Array, ""] = positive(default=0.1, scalar=True)
+    width: Float[Parameter, ""] = positive(default=0.1, scalar=True, unit="y")
 
     def __check_init__(self):
         if not 0 < self.level < 1:

@@ -12,6 +12,7 @@ from kernax._arrays import as_floats, is_concrete, matmul
 from kernax.data import Data
 from kernax.kernels import Rows
 from kernax.model import AbstractModel, check_kernel
+from kernax.parameters import Parameter
 from kernax.posterior import map_rows, rows_like
 from kernax.solvers import AbstractSolver, Cholesky, result_name
 
@@ -23,7 +24,7 @@ class AbstractMachine(AbstractModel):
     of λ/w.
     """
 
-    penalty: eqx.AbstractVar[Float[Array, "*n"]]
+    penalty: eqx.AbstractVar[Float[Parameter, "*n"]]
     intercept: eqx.AbstractVar[bool]
 
     @property

@@ -25,7 +25,7 @@ from kernax.learners._machines import (
 from kernax.learners._newton import minimise
 from kernax.learners._stationarity import Curvature, Task, attached, curvature
 from kernax.learners._votes import sign
-from kernax.parameters import positive
+from kernax.parameters import Parameter, positive
 from kernax.solvers import AbstractSolver, Cholesky, Result, masked_gram
 
 
@@ -39,7 +39,7 @@ class KernelMachine(AbstractMachine):
 
     kernel: AbstractKernel
     loss: AbstractLoss
-    penalty: Float[Array, "*n"] = positive()
+    penalty: Float[Parameter, "*n"] = positive()
     intercept: bool = eqx.field(static=True, default=True)
     max_steps: int = eqx.field(static=True, default=100)
 

@@ -25,7 +25,7 @@ from kernax.learners._pivoting import solve_dual
 from kernax.learners._validation import squared_error
 from kernax.learners._votes import sign
 from kernax.model import check_model_and_data
-from kernax.parameters import as_dtype, non_negative, positive
+from kernax.parameters import Parameter, as_dtype, non_negative, positive
 from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
 
 _MAX_STEPS = 100
@@ -39,8 +39,8 @@ class SVR(AbstractMachine):
     """
 
     kernel: AbstractKernel
-    penalty: Float[Array, "*n"] = positive()
-    epsilon: Float[Array, ""] = non_negative(scalar=True)
+    penalty: Float[Parameter, "*n"] = positive()
+    epsilon: Float[Parameter, ""] = non_negative(scalar=True, unit="y")
     intercept: bool = eqx.field(static=True, default=True)
 
     def __init__(
@@ -99,7 +99,7 @@ class SVC(AbstractMachine):
     """
 
     kernel: AbstractKernel
-    penalty: Float[Array, "*n"] = positive()
+    penalty: Float[Parameter, "*n"] = positive()
     intercept: bool = eqx.field(static=True, default=True)
 
     def __init__(self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, intercept: bool = True):

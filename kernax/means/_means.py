@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
 from kernax.kernels import Rows
-from kernax.parameters import Parametrised, as_function, real
+from kernax.parameters import Parameter, Parametrised, as_function, real
 
 
 class Zero(Parametrised):
@@ -22,7 +22,7 @@ class Zero(Parametrised):
 class Constant(Parametrised):
     """One level; a vector of p levels for p outputs."""
 
-    value: Float[Array, "*p"] = real(default=0.0)
+    value: Float[Parameter, "*p"] = real(default=0.0, unit="y")
 
     def __call__(self, a: Any) -> Float[Array, "*p"]:
         return self.value
@@ -31,8 +31,8 @@ class Constant(Parametrised):
 class Linear(Parametrised):
     """`slope · a + intercept`; for p outputs, slope is `(d, p)` and intercept `(p,)`."""
 
-    slope: Float[Array, "d *p"] = real()
-    intercept: Float[Array, "*p"] = real(default=0.0)
+    slope: Float[Parameter, "d *p"] = real(unit="y/x")
+    intercept: Float[Parameter, "*p"] = real(default=0.0, unit="y")
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, "*p"]:
         return matmul(a, self.slope) + self.intercept

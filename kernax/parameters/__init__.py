@@ -1,7 +1,7 @@
 """How a hyperparameter is declared, constrained, frozen and given a prior."""
 
 from kernax.parameters._bijectors import AbstractBijector, Interval, Positive, Real, Softplus
-from kernax.parameters._fields import Function, Parametrised, as_function, interval, non_negative, positive, real
+from kernax.parameters._fields import Function, Parameter, Parametrised, as_function, interval, non_negative, positive, real
 from kernax.parameters._priors import Gamma, HalfNormal, LogNormal, Normal, Prior
 from kernax.parameters._tree import (
     as_dtype,
@@ -11,6 +11,7 @@ from kernax.parameters._tree import (
     join,
     log_jacobian,
     log_prior,
+    owner_and_field,
     parameter_name,
     parameters,
     ravel,
@@ -18,6 +19,7 @@ from kernax.parameters._tree import (
     split,
     trainable,
     unconstrain,
+    unit,
     with_bijector,
     with_prior,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "Interval",
     "LogNormal",
     "Normal",
+    "Parameter",
     "Parametrised",
     "Positive",
     "Prior",
@@ -45,6 +48,7 @@ __all__ = [
     "log_jacobian",
     "log_prior",
     "non_negative",
+    "owner_and_field",
     "parameter_name",
     "parameters",
     "positive",
@@ -54,6 +58,7 @@ __all__ = [
     "split",
     "trainable",
     "unconstrain",
+    "unit",
     "with_bijector",
     "with_prior",
 ]

@@ -1,11 +1,12 @@
 """How a hyperparameter is declared: a field that carries its constraint."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import equinox as eqx
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, is_concrete
@@ -15,28 +16,51 @@ from kernax.parameters._priors import Prior
 _REQUIRED: Any = dataclasses.MISSING
 
 
-def positive(*, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15, scalar: bool = False) -> Any:
-    """A field for a positive parameter, optimised in its logarithm. `scalar` refuses vectors."""
-    return _parameter(Positive(floor, ceiling), default, scalar)
+if TYPE_CHECKING:
+
+    class Parameter:
+        """What type checkers know of a declared parameter: it is given as a number or anything like an array of them, and
+        read as an array."""
+
+        @overload
+        def __get__(self, instance: None, owner: Any) -> Any: ...
+        @overload
+        def __get__(self, instance: object, owner: Any) -> Array: ...
+        def __get__(self, instance: Any, owner: Any) -> Any: ...
+        def __set__(self, instance: Any, value: ArrayLike | Sequence[Any]) -> None: ...
+
+else:
+    Parameter = Array
 
 
-def non_negative(*, default: Any = _REQUIRED, scalar: bool = False) -> Any:
+def positive(
+    *, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15, scalar: bool = False, unit: str = ""
+) -> Any:
+    """A field for a positive parameter, optimised in its logarithm. `scalar` refuses vectors.
+
+    `unit` says what it is measured in, for `kx.report`: "x" (that of the input columns), "y", "y²", "y²/x²", "1/x", …
+    """
+    return _parameter(Positive(floor, ceiling), default, unit, scalar)
+
+
+def non_negative(*, default: Any = _REQUIRED, scalar: bool = False, unit: str = "") -> Any:
     """Like `positive`, but 0 may be stored. A parameter that is 0 cannot be fitted: freeze it or start above."""
-    return _parameter(Positive(zero_allowed=True), default, scalar)
+    return _parameter(Positive(zero_allowed=True), default, unit, scalar)
 
 
-def real(*, default: Any = _REQUIRED) -> Any:
+def real(*, default: Any = _REQUIRED, unit: str = "") -> Any:
     """A field for a parameter without a constraint."""
-    return _parameter(Real(), default)
+    return _parameter(Real(), default, unit)
 
 
-def interval(lower: float, upper: float, *, default: Any = _REQUIRED) -> Any:
+def interval(lower: float, upper: float, *, default: Any = _REQUIRED, unit: str = "") -> Any:
     """A field for a parameter between two numbers."""
-    return _parameter(Interval(lower, upper), default)
+    return _parameter(Interval(lower, upper), default, unit)
 
 
-def _parameter(bijector: AbstractBijector, default: Any, scalar: bool = False) -> Any:
-    return eqx.field(converter=_AsParameter(), default=default, metadata={"bijector": bijector, "scalar": scalar})
+def _parameter(bijector: AbstractBijector, default: Any, unit: str, scalar: bool = False) -> Any:
+    metadata = {"bijector": bijector, "scalar": scalar, "unit": unit}
+    return eqx.field(converter=_AsParameter(), default=default, metadata=metadata)
 
 
 class _AsParameter:

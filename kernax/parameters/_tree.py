@@ -1,5 +1,6 @@
 """A model seen as a tree of parameters: constrained, unconstrained, frozen, flattened, weighed by its priors."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -145,13 +146,20 @@ def _bijector(known: Setting) -> AbstractBijector:
 
 def setting(model: PyTree, path: Path) -> Setting:
     """Bijector and prior of the parameter at `path`."""
-    owner, name = _owner(model, path)
+    owner, name = owner_and_field(model, path)
     if isinstance(owner, Parametrised) and name is not None:
         return owner.setting(name)
     return Parametrised().setting("")
 
 
-def _owner(model: PyTree, path: Path) -> tuple[Any, str | None]:
+def unit(model: PyTree, path: Path) -> str:
+    """What the parameter at `path` is measured in, as its field declares it; empty if it has no unit."""
+    owner, name = owner_and_field(model, path)
+    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+    return next((field.metadata.get("unit", "") for field in fields if field.name == name), "")
+
+
+def owner_and_field(model: PyTree, path: Path) -> tuple[Any, str | None]:
     """The innermost object that holds the leaf, and the name of its field."""
     for key in path[:-1]:
         if isinstance(key, jax.tree_util.GetAttrKey):
@@ -184,7 +192,7 @@ class _Label:
 
 def _with_setting(model: Any, where: Callable[[Any], Any], **changes: Any) -> Any:
     for path, _ in _named(model, where):
-        owner, name = _owner(model, path)
+        owner, name = owner_and_field(model, path)
         if not isinstance(owner, Parametrised) or name is None:
             raise TypeError(
                 f"{parameter_name(path)} belongs to no kernax module, and a bijector or prior is kept by its owner: "
@@ -192,7 +200,7 @@ def _with_setting(model: Any, where: Callable[[Any], Any], **changes: Any) -> An
             )
         changed = owner.with_setting(name, **changes)
         at_root = len(path) == 1  # which tree_at cannot replace
-        model = changed if at_root else eqx.tree_at(lambda m, path=path: _owner(m, path)[0], model, changed)
+        model = changed if at_root else eqx.tree_at(lambda m, path=path: owner_and_field(m, path)[0], model, changed)
     return model
 
 
