@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_scalar
 
 from kernax.learners import adaboost
-from kernax.sklearn._classes import chosen, labelled_rows, machines, scores
+from kernax.sklearn._classes import chosen, joined, labelled_rows, machines
 from kernax.sklearn._inputs import new_rows
-from kernax.sklearn._rows import at_rows, padded
+from kernax.sklearn._shapes import at_rows, padded
 
 
 class AdaBoostClassifier(ClassifierMixin, BaseEstimator):
@@ -63,18 +63,19 @@ class AdaBoostClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """`Σ vote · member` at the rows of X: (m,), positive for the second of two classes; (m, k) of several."""
         X = new_rows(self, X)
-        return scores(self.machines_, X)
+        return joined([at_rows(machine, X) for machine in self.machines_])
 
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest score."""
-        return chosen(self.classes_, self.decision_function(X))
+        scores = self.decision_function(X)
+        return chosen(self.classes_, scores)
 
     def staged_decision_function(self, X: Any) -> Iterator[np.ndarray]:
         """`decision_function` after every round that was made."""
         X = new_rows(self, X)
         staged = [at_rows(lambda x, machine=machine: np.asarray(machine.staged(x)).T, X) for machine in self.machines_]
         for t in range(max(int(machine.num_rounds) for machine in self.machines_)):
-            yield staged[0][:, t] if len(staged) == 1 else np.stack([values[:, t] for values in staged], axis=1)
+            yield joined([values[:, t] for values in staged])
 
     def staged_predict(self, X: Any) -> Iterator[np.ndarray]:
         """`predict` after every round that was made."""

@@ -15,7 +15,7 @@ from kernax.model import condition
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._classes import labelled_rows, machines, scores
 from kernax.sklearn._inputs import as_kernel, as_key, new_rows
-from kernax.sklearn._rows import at_rows
+from kernax.sklearn._shapes import ask, data_with_columns
 
 
 class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
@@ -79,14 +79,14 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
         key, fits = as_key(self.random_state), []
 
         def train(data: Data) -> Any:
-            model = initialise(start, data) if self.kernel is None else start
+            model = initialise(start, data_with_columns(data, X.shape[1])) if self.kernel is None else start
             if self.optimise:
                 found: Fit = fit(model, data, restarts=self.restarts, key=key, max_steps=self.max_steps)
                 fits.append(found)
                 model = found.model
             return condition(model, data)
 
-        self.machines_ = machines(train, X, codes)
+        self.machines_ = machines(train, X, codes, start.kernel)
         self.kernels_ = tuple(machine.model.kernel for machine in self.machines_)
         self.fits_ = tuple(fits) if fits else None
         likelihoods = [float(log_marginal_likelihood(machine)) for machine in self.machines_]
@@ -96,19 +96,21 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of every class, (m, k), averaged over the posterior; of several classes in proportion."""
         X = new_rows(self, X)
-        own = scores([machine.probability for machine in self.machines_], X)
+        own = scores(lambda machine, x: machine.probability(x), self.machines_, X)
         if own.ndim == 1:
             return np.stack([1.0 - own, own], axis=1)
         return own / own.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent function, (m,) of two classes, (m, k) of several."""
         X = new_rows(self, X)
-        mean, variance = zip(*(at_rows(machine.latent, X) for machine in self.machines_), strict=True)
-        return np.squeeze(np.stack(mean, axis=1), 1) if len(mean) == 1 else np.stack(mean, axis=1), (
-            np.squeeze(np.stack(variance, axis=1), 1) if len(variance) == 1 else np.stack(variance, axis=1)
-        )
+        answers = [ask(lambda machine, x: tuple(machine.latent(x)), machine, X) for machine in self.machines_]
+        if len(answers) == 1:
+            return answers[0]
+        mean, variance = zip(*answers, strict=True)
+        return np.stack(mean, axis=1), np.stack(variance, axis=1)

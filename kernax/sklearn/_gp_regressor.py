@@ -15,8 +15,8 @@ from kernax.model import Model, condition
 from kernax.parameters import as_dtype, freeze
 from kernax.posterior import covariance, mean, predict, sample
 from kernax.selection import log_marginal_likelihood
-from kernax.sklearn._inputs import as_key, as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._rows import at_rows, padded, padded_data
+from kernax.sklearn._inputs import as_kernel, as_key, new_rows, row_weights, training_rows
+from kernax.sklearn._shapes import ask, padded, padded_data, with_columns
 from kernax.sklearn._weighted import WeightedConditioned, WeightedModel
 
 
@@ -100,11 +100,11 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._level, self._spread = (level if self.normalize_y else 0.0 * level), spread
 
         start = self._start(X, w, places, len(weights), float(np.mean(variance)), sample_weight is not None)
-        data = padded_data(X, y)
+        data = padded_data(X, y, start.kernel)
         self.fit_ = None if self.optimise is False else self._fitted(start, data)
         model = start if self.fit_ is None else self.fit_.model
         c = condition(model, data)
-        self.conditioned_ = c.inner if isinstance(c, WeightedConditioned) else c
+        self.conditioned_ = with_columns(c.inner if isinstance(c, WeightedConditioned) else c, X.shape[1])
         self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(c))
         self.kernel_ = model.kernel
         self.noise_ = float(model.noise) if model.noise.ndim == 0 else np.array(model.noise)[: len(places)]
@@ -140,9 +140,9 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise ValueError("predict returns return_std or return_cov: ask for one of them.")
         if return_std:
-            mu, variance = at_rows(lambda x: tuple(predict(self.conditioned_, x, noisy=noisy)[:2]), X)
+            mu, variance = ask(lambda c, x: tuple(predict(c, x, noisy=noisy)[:2]), self.conditioned_, X)
             return self._unscaled(mu), self._outer(np.sqrt(variance), self._spread)
-        mu = self._unscaled(at_rows(lambda x: mean(self.conditioned_, x), X))
+        mu = self._unscaled(ask(mean, self.conditioned_, X))
         if return_cov:
             matrix = np.array(covariance(self.conditioned_, X, noisy=noisy))
             return mu, self._outer(matrix, self._spread**2)

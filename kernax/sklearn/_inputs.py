@@ -9,7 +9,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from kernax.kernels import RBF, AbstractKernel
 
-_FLOATS = (np.float64, np.float32)
 _NAMES = {
     "linear": "kernax.Linear()",
     "rbf": "kernax.RBF()",
@@ -21,13 +20,19 @@ _NAMES = {
 
 def training_rows(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Rows and targets as scikit-learn checks them; `estimator` remembers the number and names of the columns."""
-    return validate_data(estimator, X, y, dtype=_FLOATS, **options)
+    return validate_data(estimator, X, y, dtype=_dtypes(), **options)
 
 
 def new_rows(estimator: Any, X: Any) -> np.ndarray:
     """Rows for a fitted estimator, with the columns that it was fitted to."""
     check_is_fitted(estimator)
-    return validate_data(estimator, X, dtype=_FLOATS, reset=False)
+    return validate_data(estimator, X, dtype=_dtypes(), reset=False)
+
+
+def _dtypes() -> Any:
+    """What rows are converted to: float64 if JAX has it. If not, kernax says so of those that come in float64."""
+    has_doubles = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    return np.float64 if has_doubles else (np.float32, np.float64)
 
 
 def row_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from kernax.model import Model, condition
 from kernax.posterior import mean
 from kernax.selection import select_ridge
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._rows import at_rows, padded, padded_data
+from kernax.sklearn._shapes import ask, padded, padded_data, with_columns
 
 
 class KernelRidge(RegressorMixin, BaseEstimator):
@@ -59,19 +59,22 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         check_scalar(self.alpha, "alpha", Real, min_val=0.0)
         weights = row_weights(sample_weight, X)
         places = np.flatnonzero(weights)
-        data = padded_data(X[places], y[places])
         self.kernel_ = as_kernel(self, X, weights)
+        data = padded_data(X[places], y[places], self.kernel_)
         self.choice_ = None
         if self.select is not None:
             if sample_weight is not None:
-                raise ValueError("select chooses one ridge for all rows, and sample_weight makes them differ: give one of both.")
+                raise ValueError(
+                    "select chooses one ridge for all rows, and sample_weight makes them differ: give one of both."
+                )
             self.choice_ = select_ridge(Model(self.kernel_, self.alpha), data, by=self.select)
-            self.conditioned_ = self.choice_.conditioned
+            conditioned = self.choice_.conditioned
             self.alpha_ = float(self.choice_.ridge)
         else:
             noise = self.alpha if sample_weight is None else padded(self.alpha / weights[places])
-            self.conditioned_ = condition(Model(self.kernel_, noise), data)
+            conditioned = condition(Model(self.kernel_, noise), data)
             self.alpha_ = float(self.alpha)
+        self.conditioned_ = with_columns(conditioned, X.shape[1])
         self.dual_coef_ = np.zeros_like(y, self.conditioned_.data.dtype)
         self.dual_coef_[places] = np.asarray(self.conditioned_.alpha)[: len(places)]
         return self
@@ -79,7 +82,7 @@ class KernelRidge(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """`f` at the rows of X."""
         X = new_rows(self, X)
-        return at_rows(lambda x: mean(self.conditioned_, x), X)
+        return ask(mean, self.conditioned_, X)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_scalar
 
 from kernax.learners import lasso
 from kernax.sklearn._inputs import new_rows, training_rows
-from kernax.sklearn._rows import at_rows, padded_data
+from kernax.sklearn._shapes import at_rows, padded_data
 
 
 class Lasso(RegressorMixin, BaseEstimator):

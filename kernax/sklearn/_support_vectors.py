@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_scalar
 from kernax.learners import SVC, SVR, support_vectors
 from kernax.sklearn._classes import chosen, labelled_rows, machines, scores
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._rows import at_rows, padded, padded_data
+from kernax.sklearn._shapes import ask, padded, padded_data, with_columns
 
 
 class SupportVectorRegressor(RegressorMixin, BaseEstimator):
@@ -60,7 +60,9 @@ class SupportVectorRegressor(RegressorMixin, BaseEstimator):
         self.kernel_ = as_kernel(self, X, weights)
         places = np.flatnonzero(weights)
         model = SVR(self.kernel_, C=self.C, epsilon=self.epsilon)
-        self.machine_ = support_vectors(model, padded_data(X[places], y[places]), weights=padded(weights[places], 0.0))
+        data = padded_data(X[places], y[places], self.kernel_)
+        machine = support_vectors(model, data, weights=padded(weights[places], 0.0))
+        self.machine_ = with_columns(machine, X.shape[1])
         coefficients = np.asarray(self.machine_.coefficients)[: len(places)]
         self.support_ = places[coefficients != 0]
         self.dual_coef_ = coefficients[coefficients != 0]
@@ -70,7 +72,7 @@ class SupportVectorRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """`f + b` at the rows of X."""
         X = new_rows(self, X)
-        return at_rows(self.machine_, X)
+        return ask(lambda machine, x: machine(x), self.machine_, X)
 
 
 class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
@@ -116,7 +118,7 @@ class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
         check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
         self.kernel_ = as_kernel(self, X, weights)
         model, w = SVC(self.kernel_, C=self.C), padded(weights, 0.0)
-        self.machines_ = machines(lambda data: support_vectors(model, data, weights=w), X, codes)
+        self.machines_ = machines(lambda data: support_vectors(model, data, weights=w), X, codes, self.kernel_)
         coefficients = np.stack([np.asarray(machine.coefficients) for machine in self.machines_])[:, : len(places)]
         support = (coefficients != 0).any(axis=0)
         self.support_ = places[support]
@@ -127,8 +129,9 @@ class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """`f + b` at the rows of X: (m,), positive for the second of two classes; (m, k) of several."""
         X = new_rows(self, X)
-        return scores(self.machines_, X)
+        return scores(lambda machine, x: machine(x), self.machines_, X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest score."""
-        return chosen(self.classes_, self.decision_function(X))
+        scores = self.decision_function(X)
+        return chosen(self.classes_, scores)
