@@ -1,1 +1,27 @@
 """Models of tables: columns become numbers, standardised, and predictions come back in the units of the table."""
+
+from kernax.tables._columns import Column
+from kernax.tables._compare import Comparison, compare_table
+from kernax.tables._errors import TableError
+from kernax.tables._expressions import parse_kernel
+from kernax.tables._many import ManyTableFits, fit_table_many
+from kernax.tables._read import Table, read_table
+from kernax.tables._syntax import KernelExpressionError
+from kernax.tables._table_fit import TableFit, fit_table
+from kernax.tables._write import write_table
+
+__all__ = [
+    "Column",
+    "Comparison",
+    "KernelExpressionError",
+    "ManyTableFits",
+    "Table",
+    "TableError",
+    "TableFit",
+    "compare_table",
+    "fit_table",
+    "fit_table_many",
+    "parse_kernel",
+    "read_table",
+    "write_table",
+]

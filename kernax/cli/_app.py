@@ -1,0 +1,63 @@
+"""The commands of `kernax`."""
+
+from typing import Annotated
+
+import typer
+
+from kernax.cli import _compare, _fit, _many, _predict, _report
+from kernax.cli._console import guarded
+
+app = typer.Typer(
+    name="kernax",
+    help="Gaussian processes and kernel ridge regression for tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def run() -> None:
+    """Run the command that the process was called with."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from kernax import __version__
+
+        typer.echo(f"kernax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Gaussian processes and kernel ridge regression for tables."""
+
+
+@app.command()
+@guarded
+def demo(
+    output: Annotated[str, typer.Option("--output", "-o", help="Where the picture goes.")] = "co2_forecast.png",
+    until: Annotated[float, typer.Option("--until", help="Train on the weeks before this year.")] = 1998.0,
+    every: Annotated[int, typer.Option("--every", min=1, help="Train on every so many weeks.")] = 2,
+) -> None:
+    """Fit and forecast weekly CO₂ at Mauna Loa, with a picture."""
+    import argparse
+    from pathlib import Path
+
+    import jax
+
+    from kernax.demo import __main__ as demonstration
+
+    with jax.enable_x64(True):
+        demonstration.run(argparse.Namespace(output=Path(output), until=until, every=every))
+
+
+app.command("fit")(guarded(_fit.fit))
+app.command("predict")(guarded(_predict.predict))
+app.command("fit-many")(guarded(_many.fit_many))
+app.command("compare")(guarded(_compare.compare))
+app.command("report")(guarded(_report.report))

@@ -1,0 +1,141 @@
+"""What commands say, where they say it, and how they end."""
+
+import functools
+import json
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kernax.io import FileError
+from kernax.solvers import FailedError
+from kernax.tables import KernelExpressionError, TableError
+
+NUMERICAL, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose errors are one message on standard error and an exit code, never a traceback."""
+
+    @functools.wraps(command)
+    def inner(*args: Any, **options: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_, **__: note(str(message))
+                return command(*args, **options)
+        except FailedError as error:
+            _end(str(error).replace(" (throw=False returns the status instead.)", ""), NUMERICAL)
+        except (TableError, KernelExpressionError, FileError) as error:
+            _end(str(error), BAD_INPUT)
+        except FileNotFoundError as error:
+            _end(f"{error.filename}: there is no such file.", BAD_INPUT)
+        except OSError as error:
+            _end(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
+        except MemoryError:
+            _end("there is not enough memory: take fewer rows (--sample).", NUMERICAL)
+        except (ValueError, TypeError, ImportError) as error:
+            _end(str(error), BAD_INPUT)
+        except KeyboardInterrupt:
+            _end("interrupted.", INTERRUPTED)
+
+    return inner
+
+
+def _end(message: str, code: int) -> None:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """A word on standard error."""
+    typer.echo(f"note: {message}", err=True)
+
+
+def notes(messages: Iterable[str], *, quiet: bool) -> None:
+    """Words on standard error, unless the answer is for a machine, which has them in its answer."""
+    for message in () if quiet else messages:
+        note(message)
+
+
+def say(text: str) -> None:
+    """Text on standard output, as it is."""
+    typer.echo(text)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output; what is not finite is null."""
+    typer.echo(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Python's own values, for JSON."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.ndarray | jax.Array):
+        return plain(np.asarray(value).tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows as a table: with rich's lines on a terminal, plain in a pipe. Text from data is shown as it is, not as markup."""
+    if not rows:
+        return
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        numeric = any(isinstance(row[name], int | float) for row in rows)
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def set_precision(float32: bool) -> Any:
+    """The floating type to fit in. Kernel matrices are ill-conditioned: 64 bits, unless 32 are asked for."""
+    if not float32:
+        jax.config.update("jax_enable_x64", True)
+    return np.float32 if float32 else np.float64
+
+
+def shows_progress(quiet: bool) -> bool:
+    """Bars are for people: on a terminal only."""
+    return sys.stderr.isatty() and not quiet
+
+
+def check_output(output: str | None, inputs: Iterable[str], endings: tuple[str, ...] = ()) -> None:
+    """Refuse, before any work, an output that cannot be written or that would replace an input."""
+    if output is None or output == "-":
+        return
+    folder = os.path.dirname(output) or "."
+    if not os.path.isdir(folder):
+        raise TableError(f"{output}: there is no folder {folder!r} to write into: make it first.")
+    if os.path.isdir(output):
+        raise TableError(f"{output}: this is a folder; give the name of a file in it.")
+    if not os.access(folder, os.W_OK):
+        raise TableError(f"{output}: the folder {folder!r} may not be written to.")
+    for path in inputs:
+        if os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path):
+            raise TableError(f"{output}: this is the input, which is not overwritten: give another name with -o.")
+    if endings and os.path.splitext(output)[1].lower() not in endings:
+        raise TableError(f"{output}: the name is to end in {' or '.join(endings)}.")

@@ -1,0 +1,126 @@
+"""`kernax fit`: a table becomes a model in a file."""
+
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import kernax as kx
+from kernax.cli import _options as options
+from kernax.cli._console import (
+    INTERRUPTED,
+    check_output,
+    note,
+    notes,
+    print_json,
+    print_table,
+    say,
+    set_precision,
+    shows_progress,
+)
+from kernax.io import save
+from kernax.solvers import Result, result_name
+from kernax.tables import TableFit, fit_table
+
+
+def fit(
+    data: options.Data,
+    target: options.Target,
+    columns: options.Columns = None,
+    ignore: options.Ignore = None,
+    kernel: options.Kernel = "matern52",
+    select: options.Select = "likelihood",
+    noise: options.Noise = None,
+    restarts: options.Restarts = 0,
+    missing: options.Missing = "error",
+    date_unit: options.DateUnit = None,
+    sample: options.Sample = None,
+    seed: options.Seed = 0,
+    max_steps: options.MaxSteps = 500,
+    float32: options.Float32 = False,
+    json: options.Json = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="Where the model goes.")] = "model.kx",
+) -> None:
+    """Fit a model to a table and save it.
+
+    Dates become numbers, columns are standardised, and predictions come back in the table's units.
+    """
+    check_output(output, [data])
+    dtype = set_precision(float32)
+    fitted = fit_table(
+        data,
+        target,
+        columns=columns,
+        ignore=ignore or (),
+        kernel=kernel,
+        select=select,
+        noise=noise,
+        restarts=restarts,
+        missing=missing,  # pyright: ignore[reportArgumentType]
+        date_unit=date_unit,
+        sample=sample,
+        seed=seed,
+        dtype=dtype,
+        max_steps=max_steps,
+        progress=shows_progress(json),
+    )
+    save(output, fitted)
+    result = result_name(fitted.fit.result)
+    notes(fitted.notes, quiet=json)
+    if json:
+        print_json(summary(fitted) | {"output": output})
+    else:
+        print_table("columns", column_rows(fitted))
+        say(f"\n{report_of(fitted)}\n\n{fitted.data.n} rows of {data} → {output}")
+        if result not in ("successful", "interrupted"):
+            note(Result[fitted.fit.result])
+    if result == "interrupted":
+        note(f"interrupted: {output} holds the best model so far.")
+        raise typer.Exit(INTERRUPTED)
+
+
+def column_rows(fitted: Any) -> list[dict[str, Any]]:
+    """How each column is read, for a table."""
+    return [
+        {
+            "column": column.name,
+            "role": "target" if column is fitted.target else "input",
+            "read as": f"{column.unit} since {column.origin}" if column.is_date else "number",
+            "mean": column.shown(column.centre),
+            "sd": f"{column.scale:.4g}{f' {column.unit}' if column.is_date else ''}",
+            "from": column.shown(column.low),
+            "to": column.shown(column.high),
+        }
+        for column in (*fitted.columns, fitted.target)
+    ]
+
+
+def report_of(fitted: TableFit) -> Any:
+    """kernax's own report of the fit, with the names and units of the table where it takes them."""
+    names = [column.name for column in fitted.columns]
+    try:
+        return kx.report(fitted.fit, columns=names, target=fitted.target.name, scales=fitted.scales)  # pyright: ignore
+    except TypeError:
+        return kx.report(fitted.fit)
+
+
+def summary(fitted: TableFit) -> dict[str, Any]:
+    """What there is to know about a fit, for JSON."""
+    own = fitted.fit
+    return {
+        "rows": fitted.data.n,
+        "target": fitted.target.name,
+        "columns": [{key: getattr(c, key) for key in _FIELDS} for c in (*fitted.columns, fitted.target)],
+        "kernel": fitted.kernel,
+        "selected_by": fitted.selected_by,
+        "result": result_name(own.result),
+        "value": float(own.value),
+        "steps": int(own.num_steps),
+        "fitted_kernel": repr(own.model.kernel),
+        "noise_sd": float(np.sqrt(float(own.model.noise)) * fitted.target.scale),
+        "loo_rmse": float(np.sqrt(float(kx.loo_mse(fitted.conditioned()))) * fitted.target.scale),
+        "notes": fitted.notes,
+    }
+
+
+_FIELDS = ("name", "kind", "unit", "origin", "centre", "scale", "low", "high")

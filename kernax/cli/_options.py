@@ -1,0 +1,40 @@
+"""The options that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+Data = Annotated[str, typer.Argument(help="A CSV or Parquet file; its first line names the columns.", show_default=False)]
+Target = Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", "-c", help="Columns to learn from, as a,b,c. [default: all others]", show_default=False),
+]
+Ignore = Annotated[str | None, typer.Option("--ignore", help="Columns to leave out, as a,b,c.", show_default=False)]
+Kernel = Annotated[
+    str,
+    typer.Option(
+        "--kernel",
+        "-k",
+        help="Such as 'rbf + periodic(period=1) * matern32': sums, products, powers and numbers, in the columns' units.",
+    ),
+]
+Select = Annotated[str, typer.Option("--select", help="What to minimise: likelihood, loo, gcv, kfold or loo_density.")]
+Noise = Annotated[
+    float | None, typer.Option("--noise", help="The variance of the target's noise, if it is known.", show_default=False)
+]
+Restarts = Annotated[int, typer.Option("--restarts", min=0, help="Random starts beside the first.")]
+Missing = Annotated[str, typer.Option("--missing", help="Rows that lack a value: error or drop.")]
+DateUnit = Annotated[
+    str | None,
+    typer.Option(
+        "--date-unit", help="Count dates in years, days, hours or seconds. [default: by their span]", show_default=False
+    ),
+]
+Sample = Annotated[
+    int | None, typer.Option("--sample", min=2, help="Learn from so many rows, drawn at random.", show_default=False)
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of restarts, draws and folds.")]
+MaxSteps = Annotated[int, typer.Option("--max-steps", min=1, help="Steps of the optimiser at the most.")]
+Float32 = Annotated[bool, typer.Option("--float32", help="Compute in 32 bits instead of 64.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]

@@ -1,0 +1,96 @@
+"""One HTML page about a model, with nothing outside of it."""
+
+import html
+from typing import Any
+
+import numpy as np
+
+from kernax.cli._fit import column_rows, report_of
+from kernax.cli._pictures import pictures
+from kernax.tables import TableFit
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 1120px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
+p.sub { color: #555; margin-top: .2rem; overflow-wrap: anywhere; }
+table { border-collapse: collapse; font-size: .92rem; }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; } th.n { text-align: right; }
+pre { background: #f6f6f4; padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.4; }
+code { overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1.4rem; }
+figure { margin: 0; } figure img { width: 100%; height: auto; } figure h3 { font-size: 1rem; margin: 0; }
+figcaption { font-size: .88rem; color: #444; }
+"""
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def page(fitted: TableFit, name: str) -> str:
+    """The page, as text. All words that come from the table are escaped."""
+    c = fitted.conditioned()
+    report = report_of(fitted)
+    title = f"{fitted.target.name} from {', '.join(column.name for column in fitted.columns)}"
+    parts = [
+        f"<h1>{_text(title)}</h1>",
+        f'<p class="sub">{_text(name)}: {fitted.data.n} rows of {_text(fitted.source)}; kernel '
+        f"<code>{_text(fitted.kernel)}</code>, chosen by {_text(fitted.selected_by)}.</p>",
+        *_advice(fitted, report),
+        "<h2>The fit</h2>",
+        _report(report),
+        "<h2>Columns</h2>",
+        _columns(fitted),
+        "<h2>Pictures</h2>",
+        '<div class="pictures">',
+        *(_figure(*picture) for picture in pictures(fitted, c)),
+        "</div>",
+    ]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def _advice(fitted: TableFit, report: Any) -> list[str]:
+    sentences = [*getattr(report, "advice", ()), *fitted.notes]
+    if not sentences:
+        return []
+    return ["<h2>What to know</h2>", "<ul>", *(f"<li>{_text(sentence)}</li>" for sentence in sentences), "</ul>"]
+
+
+def _report(report: Any) -> str:
+    if hasattr(report, "_repr_html_"):
+        return f'<div class="wide">{report._repr_html_()}</div>'
+    return f"<pre>{_text(report)}</pre>"
+
+
+def _columns(fitted: TableFit) -> str:
+    """How each column is read, with its quartiles."""
+    rows = column_rows(fitted)
+    x, y = np.asarray(fitted.data.x, np.float64), np.asarray(fitted.data.y, np.float64)
+    for row, column, values in zip(rows, (*fitted.columns, fitted.target), (*x.T, y), strict=True):
+        quarters = column.restored(np.quantile(values, (0.25, 0.5, 0.75)))
+        row |= dict(zip(("25 %", "50 %", "75 %"), map(column.shown, quarters), strict=True))
+    order = ("column", "role", "read as", "mean", "sd", "from", "25 %", "50 %", "75 %", "to")
+    kinds = ["", "", "", *(' class="n"' for _ in order[3:])]
+    head = "".join(f"<th{kind}>{_text(name)}</th>" for name, kind in zip(order, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{_text(row[name])}</td>" for name, kind in zip(order, kinds, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _figure(title: str, picture: str, caption: str) -> str:
+    return (
+        f'<figure><h3>{_text(title)}</h3><img alt="{_text(title)}. {_text(caption)}" '
+        f'src="data:image/png;base64,{picture}"><figcaption>{_text(caption)}</figcaption></figure>'
+    )

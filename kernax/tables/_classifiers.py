@@ -1,0 +1,86 @@
+"""The classifiers that are compared, for targets of two values."""
+
+# Parameters are declared as the arrays they become; type checkers do not see that numbers are converted.
+# pyright: reportArgumentType=false
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kernax import learners
+from kernax.fitting import fit, initialise
+from kernax.model import condition
+from kernax.parameters import trainable
+from kernax.tables._columns import missing_rows
+from kernax.tables._expressions import written_values
+from kernax.tables._read import Table
+from kernax.tables._regressors import Answer, Fold
+
+
+def two_classes(table: Table, target: str) -> tuple[str, str] | None:
+    """The two values of a column that has no more, in order; None of any other column."""
+    lacking = missing_rows(table, [target]).get(target, np.array([], int))
+    values = np.delete(table.column(target), lacking).tolist()
+    found = sorted({str(value) for value in values}, key=_order)
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def _order(text: str) -> tuple[int, Any]:
+    try:
+        return (0, float(text))
+    except ValueError:
+        return (1, text)
+
+
+def _fitted(fold: Fold) -> Any:
+    """Gaussian process classification by Laplace's marginal likelihood; fitted once for all who want its kernel."""
+    if "gpc" not in fold.kept:
+        start = initialise(learners.GPClassifier(fold.built.kernel), fold.data)
+        kernel = written_values(fold.built, start.kernel)
+        start = eqx.tree_at(lambda m: m.kernel, start, kernel)
+        flags = eqx.tree_at(lambda m: m.kernel, trainable(start), _free(fold, start))
+        fold.kept["gpc"] = fit(start, fold.data, trainable=flags).model
+    return fold.kept["gpc"]
+
+
+def _free(fold: Fold, start: Any) -> Any:
+    return jax.tree.map(lambda mine, held: mine and not held, trainable(start).kernel, fold.built.tree(fold.built.held))
+
+
+def _majority(fold: Fold) -> Answer:
+    share = float(np.mean(np.asarray(fold.data.y)[np.asarray(fold.data.mask)] > 0))
+    return Answer(np.full(fold.data.n, 1.0 if share > 0.5 else -1.0), np.full(fold.data.n, share))
+
+
+def _gpc(fold: Fold) -> Answer:
+    c: Any = condition(_fitted(fold), fold.data)
+    return Answer(c(fold.x), c.probability(fold.x))
+
+
+def _logistic(fold: Fold) -> Answer:
+    # With λ = ½ the prior of f is the kernel's own, as in the Gaussian process.
+    machine: Any = condition(learners.KernelMachine(_fitted(fold).kernel, penalty=0.5), fold.data)
+    return Answer(machine(fold.x), machine.probability(fold.x))
+
+
+def _svc(fold: Fold) -> Answer:
+    return Answer(condition(learners.SVC(_fitted(fold).kernel, penalty=0.5), fold.data)(fold.x))
+
+
+def _adaboost(fold: Fold) -> Answer:
+    """Votes; their logistic is what boosting estimates the probability by."""
+    votes = learners.adaboost(fold.data)(fold.x)
+    return Answer(votes, 1.0 / (1.0 + jnp.exp(-2.0 * votes)))
+
+
+CLASSIFIERS: dict[str, Callable[[Fold], Answer]] = {
+    "majority": _majority,
+    "gpc": _gpc,
+    "svc": _svc,
+    "logistic": _logistic,
+    "adaboost": _adaboost,
+}

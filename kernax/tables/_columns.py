@@ -1,0 +1,229 @@
+"""How a column is read: its kind, its unit, and the centre and scale that make it a standardised number."""
+
+import re
+from typing import NoReturn
+
+import equinox as eqx
+import numpy as np
+
+from kernax.io import register
+from kernax.tables._dates import UNITS, check_unit, choose_unit, iso, looks_like_date, looks_like_other_date, microseconds
+from kernax.tables._errors import TableError
+from kernax.tables._read import Table
+
+KINDS = ("number", "date", "zoned date")
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+_GROUPED = re.compile(r"[+-]?\d{1,3}([,.' ]\d{3})*[,.]\d+|[+-]?\d+,\d+|[+-]?\d{1,3}([,' ]\d{3})+")
+
+
+class Column(eqx.Module):
+    """`(value - centre) / scale` is what a model sees of a column; a date's value is the `unit`s since `origin`."""
+
+    name: str = eqx.field(static=True)
+    kind: str = eqx.field(static=True)
+    unit: str | None = eqx.field(static=True, default=None)
+    origin: str | None = eqx.field(static=True, default=None)
+    centre: float = eqx.field(static=True, default=0.0)
+    scale: float = eqx.field(static=True, default=1.0)
+    low: float = eqx.field(static=True, default=0.0)
+    high: float = eqx.field(static=True, default=0.0)
+    """The least and the greatest value in the training rows."""
+
+    @property
+    def is_date(self) -> bool:
+        return self.kind != "number"
+
+    @property
+    def label(self) -> str:
+        """The name, and for dates what their numbers count."""
+        return f"{self.name} ({self.unit} since {self.origin})" if self.is_date else self.name
+
+    def standardised(self, values: np.ndarray) -> np.ndarray:
+        return (values - self.centre) / self.scale
+
+    def restored(self, values: np.ndarray) -> np.ndarray:
+        return values * self.scale + self.centre
+
+    def shown(self, value: float) -> str:
+        """A value as it stands in the table: a date as a date."""
+        if not self.is_date:
+            return f"{value:.6g}"
+        start, length = self._clock()
+        return iso(start + value * length)
+
+    def _clock(self) -> tuple[int, float]:
+        """Where a date's numbers begin and how long one is, in microseconds since 1970."""
+        start = microseconds(self.origin or "")
+        assert start is not None
+        return start[0], UNITS[self.unit or "days"]
+
+    def times(self, values: np.ndarray) -> np.ndarray:
+        """Numbers of a column of dates as `datetime64`."""
+        start, length = self._clock()
+        return (start + values * length).astype(np.int64).astype("M8[us]")
+
+    def of_times(self, times: np.ndarray) -> np.ndarray:
+        """Microseconds since 1970 as numbers of this column."""
+        start, length = self._clock()
+        return (times - start) / length
+
+
+register(Column, name="kernax.tables.Column")
+
+
+def missing_rows(table: Table, names: list[str]) -> dict[str, np.ndarray]:
+    """Of each column that lacks values, the rows that do."""
+    found = {}
+    for name in names:
+        values = table.column(name)
+        if values.dtype == object:
+            rows = np.flatnonzero(np.array([value is None for value in values]))
+        else:
+            rows = np.flatnonzero(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
+        if len(rows):
+            found[name] = rows
+    return found
+
+
+def without_missing(table: Table, names: list[str], missing: str) -> tuple[Table, np.ndarray]:
+    """The table's rows that lack nothing in these columns, and their numbers; or an error that says where."""
+    if missing not in ("error", "drop"):
+        raise TableError(f"missing must be 'error' or 'drop', got {missing!r}.")
+    found = missing_rows(table, names)
+    if not found:
+        return table, np.arange(table.num_rows)
+    if missing == "error":
+        told = "; ".join(f"column {name!r} in {table.places(rows)}" for name, rows in list(found.items())[:5])
+        more = f"; and {len(found) - 5} more columns" if len(found) > 5 else ""
+        raise TableError(
+            f"{table.source}: values are missing: {told}{more}. Fill them in, drop those rows (--missing drop, or "
+            "missing='drop' in Python), or leave the column out."
+        )
+    dropped = np.zeros(table.num_rows, bool)
+    for rows in found.values():
+        dropped[rows] = True
+    if dropped.all():
+        raise TableError(f"{table.source}: every row lacks a value in {', '.join(map(repr, found))}: no row is left.")
+    note = f"{dropped.sum()} of {table.num_rows} rows dropped: values are missing in {', '.join(map(repr, found))}"
+    kept = np.flatnonzero(~dropped)
+    return table.taken(kept)._replace(notes=(*table.notes, note)), kept
+
+
+def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.ndarray, str]:
+    """The numbers of a column without missing values and its kind; of a date, microseconds since 1970."""
+    values = table.column(name)
+    if values.dtype.kind == "M":
+        return values.astype(np.int64).astype(np.float64), "zoned date" if name in table.zoned else "date"
+    if values.dtype != object:
+        return _finite(table, name, values.astype(np.float64)), "number"
+    numbers = [_number(value) for value in values]
+    if all(number is not None for number in numbers):
+        return _finite(table, name, np.array(numbers, dtype=np.float64)), "number"
+    lowered = [value.lower() for value in values]
+    if all(value in _BOOLEANS for value in lowered):
+        return np.array([_BOOLEANS[value] for value in lowered]), "number"
+    dates = [looks_like_date(value) for value in values]
+    if sum(dates) * 2 > len(values):
+        return _dates(table, name, values)
+    wrong = [i for i, number in enumerate(numbers) if number is None]
+    _refuse_text(table, name, values, wrong, role)
+
+
+def _finite(table: Table, name: str, numbers: np.ndarray) -> np.ndarray:
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if len(wrong):
+        raise TableError(f"{table.source}: column {name!r} is infinite in {table.places(wrong)}: mend or drop those rows.")
+    return numbers
+
+
+def _number(text: str) -> float | None:
+    if "_" in text:  # Python would read 1_000
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _dates(table: Table, name: str, values: np.ndarray) -> tuple[np.ndarray, str]:
+    times = [microseconds(value) for value in values]
+    wrong = [i for i, time in enumerate(times) if time is None]
+    if wrong:
+        raise TableError(
+            f"{table.source}: column {name!r} holds dates, but {values[wrong[0]]!r} is none, in {table.places(wrong)}: "
+            "write it as 2020-01-31 or 2020-01-31T12:00:00."
+        )
+    zoned = [i for i, time in enumerate(times) if time is not None and time[1]]
+    if zoned and len(zoned) < len(times):
+        some, word = (
+            (zoned, "have") if 2 * len(zoned) <= len(times) else (sorted(set(range(len(times))) - set(zoned)), "lack")
+        )
+        raise TableError(
+            f"{table.source}: column {name!r} has times with and without a time zone; {table.places(some)} {word} one: "
+            "give all of them a zone, or none."
+        )
+    numbers = np.array([time[0] for time in times if time is not None], dtype=np.float64)
+    return numbers, "zoned date" if zoned else "date"
+
+
+def _refuse_text(table: Table, name: str, values: np.ndarray, wrong: list[int], role: str) -> NoReturn:
+    first, where = values[wrong[0]], table.places(wrong)
+    start = f"{table.source}: column {name!r} has {first!r} in {where}"
+    if _GROUPED.fullmatch(first):
+        raise TableError(
+            f"{start}, which may be a decimal comma or a thousands separator: kernax does not guess. Write numbers "
+            "as 1234.5."
+        )
+    if looks_like_other_date(first):
+        raise TableError(f"{start}, a date that may be read in two ways: write dates as 2020-01-31 (ISO 8601).")
+    if 2 * len(wrong) <= len(values):
+        raise TableError(f"{start}, but numbers elsewhere: mend those rows.")
+    if role == "target":
+        raise TableError(f"{start}, and a target is to be a number: encode it as one.")
+    raise TableError(
+        f"{start}, and kernax takes numbers and dates: leave the column out (--ignore {name}, or name the others with "
+        "--columns), or encode it as numbers."
+    )
+
+
+def fitted_column(
+    table: Table, name: str, *, date_unit: str | None = None, role: str = "feature", standardise: bool = True
+) -> tuple[Column, np.ndarray, list[str]]:
+    """How this column is to be read from now on, its numbers in the table's units, and what to know about it."""
+    check_unit(date_unit)
+    values, kind = read_values(table, name, role=role)
+    unit = origin = None
+    notes = []
+    if kind != "number":
+        if role == "target":
+            raise TableError(f"{table.source}: the target {name!r} holds dates, and is to be a number.")
+        unit = date_unit or choose_unit(values)
+        origin = iso(values.min())
+        values = (values - values.min()) / UNITS[unit]
+        notes.append(f"{name}: {unit} since {origin}{', times in UTC' if kind == 'zoned date' else ''}")
+    centre, scale = (float(values.mean()), float(values.std())) if standardise else (0.0, 1.0)
+    if not scale > 1e-12 * max(abs(centre), 1e-300):
+        scale = 1.0
+        notes.append(
+            f"{name} is {values[0]:.6g} in every row: it explains nothing" if role == "feature" else f"{name} is constant"
+        )
+    return Column(name, kind, unit, origin, centre, scale, float(values.min()), float(values.max())), values, notes
+
+
+def new_values(table: Table, column: Column) -> np.ndarray:
+    """The numbers of a column of another table, read as the training column was."""
+    values, kind = read_values(table, column.name)
+    if kind != column.kind:
+        remedy = {
+            "number": "give numbers",
+            "date": "give dates without a time zone",
+            "zoned date": "give times with a time zone",
+        }[column.kind]
+        raise TableError(
+            f"{table.source}: column {column.name!r} holds {_PLURALS[kind]}, but held {_PLURALS[column.kind]} when the "
+            f"model was fitted: {remedy}."
+        )
+    return column.of_times(values) if column.is_date else values
+
+
+_PLURALS = {"number": "numbers", "date": "dates without a time zone", "zoned date": "times with a time zone"}

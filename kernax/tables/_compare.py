@@ -1,0 +1,186 @@
+"""Learners side by side on one table: the same folds, the same units, one row for each."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from kernax.data import Data
+from kernax.solvers import FailedError
+from kernax.tables._classifiers import CLASSIFIERS, two_classes
+from kernax.tables._columns import without_missing
+from kernax.tables._design import as_names, feature_names, make_design
+from kernax.tables._errors import TableError, nearest
+from kernax.tables._expressions import build_kernel
+from kernax.tables._read import Table, as_table
+from kernax.tables._regressors import REGRESSORS, Answer, Fold
+from kernax.tables._table_fit import check_noise
+
+
+class Comparison(NamedTuple):
+    """One row of scores for each method, the best first; the `status` of a method that failed says why."""
+
+    task: str
+    rows: list[dict[str, Any]]
+    folds: int
+    num_rows: int
+    notes: tuple[str, ...]
+
+
+_SCORES = {
+    "regression": ("rmse", "mae", "nlpd", "coverage"),
+    "classification": ("error_rate", "log_loss"),
+}
+
+
+def compare_table(
+    table: Any,
+    target: str,
+    *,
+    columns: Sequence[str] | str | None = None,
+    ignore: Sequence[str] | str = (),
+    kernel: str = "matern52",
+    folds: int = 5,
+    methods: Sequence[str] | str | None = None,
+    task: Literal["regression", "classification"] | None = None,
+    noise: float | None = None,
+    missing: Literal["error", "drop"] = "error",
+    date_unit: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    dtype: Any = None,
+    tell: Callable[[str, int, int], None] = lambda method, done, of: None,
+) -> Comparison:
+    """Cross-validate kernax's learners on a table: a path, a frame or a dict of columns.
+
+    Every learner sees the same shuffled folds, standardised by the training rows of each. All kernel methods have the kernel
+    of a maximum likelihood fit to the training rows. A target of two values is classified, unless `task` says otherwise.
+    `noise`, a known variance, adds the discrepancy principle. `tell(method, done, of)` is called as folds end. A learner
+    that fails shows why in its row.
+    """
+    check_noise(noise)
+    read = as_table(table)
+    names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
+    read, _ = without_missing(read, [*names, target], missing)
+    classes = two_classes(read, target)
+    task = task or ("classification" if classes else "regression")
+    if task == "classification" and not classes:
+        raise TableError(f"{read.source}: {target!r} does not have exactly two values, as classes would.")
+    if task == "classification":
+        assert classes is not None
+        read = _with_labels(read, target, classes)
+    design = make_design(read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed, most_rows=5000)
+    known = REGRESSORS if task == "regression" else CLASSIFIERS
+    chosen = _chosen(as_names(methods), known, noise)
+    y = design.target.restored(design.y) if task == "regression" else np.where(design.y > 0, 1.0, -1.0)
+    labels = _folds(len(y), folds, seed, y if task == "classification" else None)
+    dtype = jnp.result_type(float) if dtype is None else dtype
+    parts = []
+    for fold in range(folds):
+        training = labels != fold
+        x, scale = _standardised(design.x, training)
+        level, spread = (float(y[training].mean()), float(y[training].std()) or 1.0) if task == "regression" else (0.0, 1.0)
+        x, scaled = x.astype(dtype), ((y - level) / spread).astype(dtype)
+        data = Data(x, scaled, training)
+        own = [_rescaled(c, s) for c, s in zip(design.columns, scale, strict=True)]
+        built = build_kernel(kernel, own, target_scale=spread)
+        parts.append(Fold(data, x, scaled, built, level, spread, None if noise is None else noise / spread**2, seed, {}))
+    total = len(chosen) * folds
+    rows = []
+    for place, name in enumerate(chosen):
+
+        def step(done: int, place: int = place, name: str = name) -> None:
+            tell(name, place * folds + done, total)
+
+        rows.append(_scored(name, known[name], parts, labels, y, step, task))
+    first = _SCORES[task][0]
+    rows.sort(key=lambda row: (row[first] is None, row[first] or 0.0))
+    notes = design.notes
+    if classes and task == "classification":
+        notes = (*notes, f"classes: {classes[0]} (−1) and {classes[1]} (+1)")
+    return Comparison(task, rows, folds, len(y), notes)
+
+
+def _with_labels(table: Table, target: str, classes: tuple[str, str]) -> Table:
+    values = np.array([str(value) for value in table.column(target).tolist()])
+    return table._replace(columns={**table.columns, target: np.where(values == classes[1], 1.0, -1.0)})
+
+
+def _chosen(methods: list[str] | None, known: dict[str, Any], noise: float | None) -> list[str]:
+    if methods is None:
+        return [name for name in known if name != "krr_discrepancy" or noise is not None]
+    for name in methods:
+        if name not in known:
+            raise TableError(f"there is no method {name!r}.{nearest(name, known)} They are {', '.join(known)}.")
+    if "krr_discrepancy" in methods and noise is None:
+        raise TableError("krr_discrepancy wants to know the noise: give its variance (--noise).")
+    return methods
+
+
+def _folds(n: int, folds: int, seed: int, classes: np.ndarray | None) -> np.ndarray:
+    """The fold of each row, shuffled; of each class the same share."""
+    if not 2 <= folds <= n:
+        raise TableError(f"{n} rows can be cut into 2 to {n} folds, not {folds}.")
+    order = np.random.default_rng(seed).permutation(n)
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]
+    labels = np.empty(n, int)
+    labels[order] = np.arange(n) % folds
+    return labels
+
+
+def _standardised(x: np.ndarray, training: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scale = x[training].std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    return (x - x[training].mean(axis=0)) / scale, scale
+
+
+def _rescaled(column: Any, scale: float) -> Any:
+    return type(column)(column.name, column.kind, column.unit, column.origin, column.centre, column.scale * float(scale))
+
+
+def _scored(
+    name: str, method: Callable[[Fold], Answer], folds: list[Fold], labels: np.ndarray, y: np.ndarray, step: Any, task: str
+) -> dict[str, Any]:
+    """A method's row: its scores over all held-out rows, the seconds that it took, and how it ended."""
+    begun = time.perf_counter()
+    mean, sd = np.full(len(y), np.nan), np.full(len(y), np.nan)
+    reason = ""
+    for number, fold in enumerate(folds):
+        held_out = labels == number
+        try:
+            answer = method(fold)
+        except (FailedError, ValueError, TypeError, FloatingPointError) as error:
+            reason = str(error).splitlines()[0].split(" (throw=False")[0]
+            break
+        mean[held_out] = (np.asarray(answer.mean, float) * fold.spread + fold.level)[held_out]
+        if answer.sd is not None:
+            sd[held_out] = (np.asarray(answer.sd, float) * fold.spread)[held_out]
+        step(number + 1)
+    seconds = time.perf_counter() - begun
+    if not reason and not np.isfinite(mean).all():
+        reason = f"{int(np.sum(~np.isfinite(mean)))} predictions are not finite"
+    scores = dict.fromkeys(_SCORES[task])
+    if not reason:
+        scores |= (_regression if task == "regression" else _classification)(y, mean, sd)
+    return {"method": name, **scores, "seconds": round(seconds, 3), "status": reason or "ok"}
+
+
+def _regression(y: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> dict[str, float]:
+    error = y - mean
+    scores = {"rmse": float(np.sqrt(np.mean(error**2))), "mae": float(np.mean(np.abs(error)))}
+    if np.isfinite(sd).all() and (sd > 0).all():
+        scores["nlpd"] = float(np.mean(0.5 * (error / sd) ** 2 + np.log(sd) + 0.5 * np.log(2 * np.pi)))
+        scores["coverage"] = float(np.mean(np.abs(error) <= 1.959963984540054 * sd))
+    return scores
+
+
+def _classification(y: np.ndarray, score: np.ndarray, probability: np.ndarray) -> dict[str, float]:
+    """`score` is positive for the class +1; `probability` that of it, NaN if the method has none."""
+    scores = {"error_rate": float(np.mean(np.where(score > 0, 1.0, -1.0) != y))}
+    if np.isfinite(probability).all():
+        own = np.clip(np.where(y > 0, probability, 1 - probability), 1e-15, 1.0)
+        scores["log_loss"] = float(-np.mean(np.log(own)))
+    return scores

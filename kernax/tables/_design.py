@@ -1,0 +1,114 @@
+"""From a table to inputs and targets, and how its columns are to be read again."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernax.tables._columns import Column, fitted_column, new_values, without_missing
+from kernax.tables._errors import TableError, nearest
+from kernax.tables._read import Table
+
+MOST_ROWS = 20_000
+"""A matrix of so many rows takes 3 GB, and a fit holds several."""
+
+
+class Design(NamedTuple):
+    """Standardised inputs and targets, how each column is read, and the table of the rows that were kept."""
+
+    x: np.ndarray
+    y: np.ndarray
+    columns: tuple[Column, ...]
+    target: Column
+    table: Table
+    notes: tuple[str, ...]
+
+
+def feature_names(table: Table, target: str, columns: Sequence[str] | None, ignore: Sequence[str]) -> list[str]:
+    """The columns to learn from: those named, or all but the target and those to ignore."""
+    table.column(target)
+    for name in (*(columns or ()), *ignore):
+        table.column(name)
+    names = list(columns) if columns is not None else [name for name in table.names if name != target]
+    if target in names:
+        raise TableError(
+            f"{table.source}: {target!r} is the target, and so cannot be learned from: take it out of the columns."
+        )
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        raise TableError(f"column {double[0]!r} is named twice.")
+    names = [name for name in names if name not in ignore]
+    if not names:
+        raise TableError(f"{table.source}: no column is left to learn {target!r} from.")
+    return names
+
+
+def make_design(
+    table: Table,
+    target: str,
+    names: Sequence[str],
+    *,
+    missing: str = "error",
+    date_unit: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    others: Sequence[str] = (),
+    most_rows: int | None = MOST_ROWS,
+) -> Design:
+    """Numbers of the columns `names`, standardised; rows that lack one of them, the target or `others` as `missing` says."""
+    table, _ = without_missing(table, [*names, target, *others], missing)
+    table = _sampled(table, sample, seed, most_rows)
+    read = [fitted_column(table, name, date_unit=date_unit) for name in names]
+    own, y, target_notes = fitted_column(table, target, role="target")
+    if table.num_rows < 2:
+        raise TableError(f"{table.source}: one row is too little to learn from.")
+    x = np.stack([column.standardised(values) for column, values, _ in read], axis=1)
+    notes = (*table.notes, *(note for _, _, some in read for note in some), *target_notes)
+    return Design(x, own.standardised(y), tuple(column for column, _, _ in read), own, table, notes)
+
+
+def _sampled(table: Table, sample: int | None, seed: int, most_rows: int | None) -> Table:
+    n = table.num_rows
+    if sample is not None and sample < 2:
+        raise TableError(f"sample must be at least 2 rows, got {sample}.")
+    if sample is not None and sample < n:
+        rows = np.sort(np.random.default_rng(seed).choice(n, sample, replace=False))
+        return table.taken(rows)._replace(notes=(*table.notes, f"{sample} of {n} rows drawn at random"))
+    if most_rows is not None and n > most_rows:
+        raise TableError(
+            f"{table.source}: {n} rows need matrices of {8e-9 * n**2:.0f} GB each: draw fewer rows (--sample 5000, or "
+            "sample=5000 in Python), or fit groups of them one by one (kernax fit-many)."
+        )
+    return table
+
+
+def new_inputs(
+    table: Table, columns: tuple[Column, ...], *, missing: str, model: str, others: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Standardised inputs of a new table, the numbers of the rows that were kept, and what to know about them."""
+    wanted = [*(column.name for column in columns), *others]
+    for name in wanted:
+        if name not in table.columns:
+            raise TableError(
+                f"{table.source}: there is no column {name!r}, with which {model} was fitted.{nearest(name, table.names)} "
+                f"It wants {', '.join(map(repr, wanted))}."
+            )
+    table, kept = without_missing(table, wanted, missing)
+    values = [new_values(table, column) for column in columns]
+    notes = list(table.notes)
+    for column, own in zip(columns, values, strict=True):
+        reach = 1e-9 * (column.high - column.low)
+        outside = int(np.sum((own < column.low - reach) | (own > column.high + reach)))
+        if outside:
+            notes.append(
+                f"{outside} of {len(own)} rows lie outside the training range of {column.name} "
+                f"({column.shown(column.low)} to {column.shown(column.high)}): extrapolated there"
+            )
+    return np.stack([c.standardised(v) for c, v in zip(columns, values, strict=True)], axis=1), kept, tuple(notes)
+
+
+def as_names(names: Any) -> list[str] | None:
+    """None, a comma-separated text or a sequence of names, as a list."""
+    if names is None:
+        return None
+    return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else [str(n) for n in names]

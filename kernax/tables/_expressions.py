@@ -1,0 +1,258 @@
+"""Kernels from text: `rbf + 2.5 * periodic(period=1) * matern32`, in the units of a table."""
+
+# Parameters are declared as the arrays they become; type checkers do not see that numbers are converted.
+# pyright: reportArgumentType=false
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from kernax.kernels import AbstractKernel, Constant, Power, Product, Scale, Select, Sum
+from kernax.tables._atoms import ALIASES, ATOMS, Atom, atom_options
+from kernax.tables._columns import Column
+from kernax.tables._errors import nearest
+from kernax.tables._syntax import KernelExpressionError, Source, Term, read_expression
+
+
+class Built(NamedTuple):
+    """A kernel, and of each of its leaves whether its value was written, and whether it is to be held."""
+
+    kernel: AbstractKernel
+    given: list[bool]
+    held: list[bool]
+
+    def tree(self, flags: list[bool]) -> Any:
+        """The flags in the shape of the kernel."""
+        return jax.tree.unflatten(jax.tree.structure(self.kernel), flags)
+
+
+class _Context(NamedTuple):
+    source: Source
+    columns: tuple[Column, ...]
+    variance: float
+    """The square of the target's scale; 1 inside products, where it has been divided by already."""
+
+
+def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
+    """The kernel that a text describes, for so many columns, or for these columns of a table.
+
+    Names are those of kernax's kernels in letters of any case; `+`, `*`, `**`, numbers and brackets join them. Several
+    columns have a lengthscale each, unless `ard=False`. `select(kernel, "t")` and `rbf(columns=["t", 1])` look at some, by
+    name or number; what stands in `fixed(…)`, a kernel or a number, is not fitted. Each term of a sum has a variance of its
+    own. Lengthscales, periods and variances are in the columns' own units: they are divided by `Column.scale`.
+    """
+    return build_kernel(text, columns, target_scale=target_scale).kernel
+
+
+def build_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> Built:
+    """`parse_kernel`, with what was written and what is held."""
+    if isinstance(columns, int):
+        columns = [Column(f"column {i}", "number") for i in range(columns)]
+    tree, source = read_expression(text)
+    if tree.kind == "number":
+        source.fail("a number alone is no kernel: name one, such as rbf", tree.at)
+    try:
+        return _sum(tree, _Context(source, tuple(columns), target_scale**2), 1.0, False)
+    except RecursionError:
+        source.fail("this is nested too deep", 0)
+
+
+def _flat(term: Term, kind: str) -> list[Term]:
+    return [inner for part in term.parts for inner in _flat(part, kind)] if term.kind == kind else [term]
+
+
+def _sum(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
+    """A sum in which each term has a variance of its own; `factor` multiplies them all."""
+    built = [_scaled_term(part, context, factor, is_written) for part in _flat(term, "sum")]
+    if len(built) == 1:
+        return built[0]
+    # Sums within sums (`2 * (a + b) + c`) have been multiplied out.
+    kernels = [k for b in built for k in (b.kernel.kernels if isinstance(b.kernel, Sum) else (b.kernel,))]
+    return _joined(Sum(tuple(kernels)), built)
+
+
+def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
+    """One term of a sum, with its variance."""
+    parts = _flat(term, "product")
+    numbers = [part for part in parts if part.kind == "number"]
+    factors = [part for part in parts if part.kind != "number"]
+    for number in numbers:
+        if not number.value > 0:
+            context.source.fail("a variance is a positive number", number.at)
+        factor, is_written = factor * number.value, True
+    if not factors:
+        return Built(Constant(factor / context.variance), [True], [False])
+    sums = [part for part in factors if part.kind == "sum" or _call_name(part) == "fixed" or _holds_sum(part)]
+    if len(factors) == 1 and (sums or _call_name(factors[0]) == "select"):
+        return _wrapped(factors[0], context, factor, is_written)
+    if len(factors) == 1 and _call_name(factors[0]) in ("linear", "constant"):
+        return _own_variance(factors[0], context, factor, is_written)
+    if not sums:
+        inner = _product(term, [_factor(part, context) for part in factors], context)
+        # A variance that is written is in the target's units squared; the other is a place to start.
+        variance = factor / context.variance if is_written else 1.0
+        return Built(Scale(inner.kernel, variance), [*inner.given, is_written], [*inner.held, False])
+    first = sums[0]
+    built = [_wrapped(part, context, factor, is_written) if part is first else _factor(part, context) for part in factors]
+    return _product(term, built, context)
+
+
+def _product(term: Term, built: list[Built], context: _Context) -> Built:
+    if len(built) == 1:
+        return built[0]
+    kernels = [k for b in built for k in (b.kernel.kernels if isinstance(b.kernel, Product) else (b.kernel,))]
+    return _joined(_made(context, term.at, lambda: Product(tuple(kernels))), built)
+
+
+def _wrapped(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
+    """A sum, or what stands around one, whose terms have variances."""
+    match _call_name(term):
+        case "fixed":
+            inner = _sum(_only_part(term, context), context, factor, is_written)
+            return inner._replace(held=[True] * len(inner.held))
+        case "select":
+            columns = _columns_of(term, context)
+            inner = _sum(_only_part(term, context), _narrowed(context, columns), factor, is_written)
+            return inner._replace(kernel=Select(inner.kernel, columns))
+    return _sum(term, context, factor, is_written)
+
+
+def _factor(term: Term, context: _Context) -> Built:
+    """A kernel without a variance of its own, unless it is a sum: a factor of a product."""
+    inside = context._replace(variance=1.0)
+    if term.kind == "power":
+        inner = _factor(term.parts[0], inside)
+        return inner._replace(kernel=_made(context, term.at, lambda: Power(inner.kernel, term.value)))
+    if term.kind in ("sum", "number"):
+        return _sum(term, inside, 1.0, False)
+    if term.kind == "product":
+        return _scaled_term(term, inside, 1.0, False)
+    match _call_name(term):
+        case "fixed":
+            inner = _factor(_only_part(term, context), inside)
+            return inner._replace(held=[True] * len(inner.held))
+        case "select":
+            columns = _columns_of(term, context)
+            inner = _factor(_only_part(term, context), _narrowed(inside, columns))
+            return inner._replace(kernel=Select(inner.kernel, columns))
+    return _atom(term, inside)
+
+
+def _own_variance(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
+    """`linear` or `constant`, whose variance takes the number in front of it."""
+    options = dict(term.options)
+    if "variance" in options and is_written:
+        context.source.fail("the variance is given twice: in front and as an argument", term.at)
+    if is_written:
+        term = term._replace(options=(*term.options, ("variance", factor)))
+    return _atom(term, context)
+
+
+def _atom(term: Term, context: _Context) -> Built:
+    name = _call_name(term)
+    atom = ATOMS.get(name)
+    if atom is None:
+        known = [*ATOMS, *ALIASES, "select", "fixed"]
+        hint = nearest(str(term.value), known).strip() or f"The kernels are {', '.join(ATOMS)}."
+        context.source.fail(f"there is no kernel {term.value!r}. {hint}", term.at)
+    if term.parts:
+        context.source.fail(f"{term.value} takes named values: {', '.join(atom.parameters)}", term.at)
+    _check_known(term, atom, context)
+    columns = _columns_of(term, context)
+    inside = context if columns is None else _narrowed(context, columns)
+    values, given, held = atom_options(atom, dict(term.options), inside.columns, inside.variance, context.source, term.at)
+    kernel = _made(context, term.at, lambda: atom.make(**values))
+    paths = [path[0].name for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
+    if columns is not None:
+        kernel = Select(kernel, columns)
+    return Built(kernel, [path in given for path in paths], [path in held for path in paths])
+
+
+def _check_known(term: Term, atom: Atom, context: _Context) -> None:
+    known = [*atom.parameters, *(["ard"] if atom.has_ard else []), "columns"]
+    for option, _ in term.options:
+        if option not in known:
+            hint = nearest(option, known) or ""
+            takes = f"{term.value} takes {', '.join(known)}"
+            context.source.fail(f"{term.value} has no {option!r}.{hint} {takes}.", term.at)
+
+
+def _columns_of(term: Term, context: _Context) -> tuple[int, ...] | None:
+    """The places of the columns that a call names, among those that it sees; None if it names none."""
+    chosen = dict(term.options).get("columns")
+    if chosen is None:
+        if _call_name(term) == "select":
+            context.source.fail('select wants a kernel and columns: select(rbf, "t") or select(rbf, [0, 1])', term.at)
+        return None
+    names = [column.name for column in context.columns]
+    places = []
+    for one in chosen if isinstance(chosen, list) else [chosen]:
+        if isinstance(one, str):
+            if one not in names:
+                context.source.fail(
+                    f"there is no column {one!r} here.{nearest(one, names)} They are {', '.join(names)}", term.at
+                )
+            places.append(names.index(one))
+        elif isinstance(one, float) and one in range(len(names)):
+            places.append(int(one))
+        else:
+            context.source.fail(f"columns are named, or numbered from 0 to {len(names) - 1}", term.at)
+    if not places or len(set(places)) < len(places):
+        context.source.fail("name at least one column, and each once", term.at)
+    return tuple(places)
+
+
+def _narrowed(context: _Context, columns: tuple[int, ...] | None) -> _Context:
+    return context._replace(columns=tuple(context.columns[i] for i in columns or ()))
+
+
+def _only_part(term: Term, context: _Context) -> Term:
+    if not term.parts:
+        context.source.fail(
+            f"{term.value} wants a kernel: {term.value}(rbf{', …' if _call_name(term) == 'select' else ''})", term.at
+        )
+    unknown = [option for option, _ in term.options if option != "columns"]
+    if unknown:
+        context.source.fail(f"{term.value} has no {unknown[0]!r}", term.at)
+    if term.parts[0].kind == "number":
+        context.source.fail("a number alone is no kernel here: name one, such as rbf", term.parts[0].at)
+    return term.parts[0]
+
+
+def _holds_sum(term: Term) -> bool:
+    return _call_name(term) == "select" and any(_flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
+
+
+def _call_name(term: Term) -> str:
+    if term.kind != "call":
+        return ""
+    name = str(term.value).lower().replace("_", "")
+    return ALIASES.get(name, name)
+
+
+def _joined(kernel: AbstractKernel, built: list[Built]) -> Built:
+    return Built(kernel, [flag for b in built for flag in b.given], [flag for b in built for flag in b.held])
+
+
+def _made(context: _Context, at: int, make: Any) -> Any:
+    """What `make` makes; what a kernel itself refuses is told with its place."""
+    try:
+        return make()
+    except KernelExpressionError:
+        raise
+    except (ValueError, TypeError) as error:
+        context.source.fail(str(error).rstrip("."), at)
+    except (OverflowError, FloatingPointError):
+        context.source.fail("a number is out of range", at)
+
+
+def written_values(built: Built, start: AbstractKernel) -> AbstractKernel:
+    """`start` with the values that were written in place of its own."""
+    return jax.tree.map(
+        lambda mine, other, given: np.asarray(mine, np.asarray(other).dtype) if given else other,
+        built.kernel,
+        start,
+        built.tree(built.given),
+    )

@@ -1,0 +1,184 @@
+"""Many models of one table: one for each value of a column."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from kernax.data import Data, groups
+from kernax.fitting import Fits, fit_many, predict_many
+from kernax.io import register
+from kernax.tables._columns import Column
+from kernax.tables._design import as_names, feature_names, make_design, new_inputs
+from kernax.tables._errors import TableError, listed, nearest
+from kernax.tables._expressions import build_kernel
+from kernax.tables._read import Table, as_table
+from kernax.tables._start import BLIND_TO_SCALE, objective_of, start_of
+from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+
+
+class ManyTableFits(eqx.Module):
+    """A fitted model for each group of a table, the rows that it was fitted to, and how columns are read."""
+
+    fits: Fits
+    x: Float[np.ndarray, "n d"]
+    """Standardised inputs of all groups, one group after another."""
+    y: Float[np.ndarray, " n"]
+    sizes: Int[np.ndarray, " b"]
+    columns: tuple[Column, ...]
+    target: Column
+    by: str = eqx.field(static=True)
+    kernel: str = eqx.field(static=True)
+    selected_by: str = eqx.field(static=True)
+    source: str = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+    def datasets(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The rows of each group, standardised."""
+        ends = np.cumsum(self.sizes)[:-1]
+        return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
+
+    def predict(
+        self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
+    ) -> dict[str, np.ndarray]:
+        """Columns `mean`, `sd`, `lower`, `upper` for the rows of another table, each from the model of its group."""
+        return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
+
+    def predict_rows(
+        self,
+        table: Any,
+        level: float = 0.95,
+        *,
+        noisy: bool = True,
+        missing: Literal["error", "drop"] = "error",
+        model_name: str = "the model",
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, tuple[str, ...]]:
+        """`predict`, with the numbers of the rows that were kept, and what to know about them."""
+        check_level(level)
+        read = as_table(table)
+        x, kept, notes = new_inputs(read, self.columns, missing=missing, model=model_name, others=[self.by])
+        read = read.taken(kept)
+        names = group_names(read, self.by)
+        numbers = self._numbers(read, names, model_name)
+        mean, variance = np.full(len(kept), np.nan), np.full(len(kept), np.nan)
+        wanted = np.unique(numbers)
+        datasets = self.datasets()
+        rows = [np.flatnonzero(numbers == number) for number in wanted]
+        chosen = {names[some[0]]: datasets[number] for number, some in zip(wanted, rows, strict=True)}
+        points = {name: x[some].astype(self.y.dtype) for name, some in zip(chosen, rows, strict=True)}
+        answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy)
+        for some, answer in zip(rows, answers, strict=True):
+            mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
+        lost = int(np.sum(~np.isfinite(mean)))
+        notes = (*notes, f"{lost} rows belong to groups whose fit failed: they are left blank") if lost else notes
+        return prediction_columns(self.target, mean, variance, level), kept, notes
+
+    def _numbers(self, table: Table, names: list[str], model_name: str) -> np.ndarray:
+        places: dict[Hashable, int] = {key: number for number, key in enumerate(self.fits.keys)}
+        unknown = [i for i, name in enumerate(names) if name not in places]
+        if unknown:
+            near = nearest(names[unknown[0]], map(str, self.fits.keys))
+            raise TableError(
+                f"{table.source}: column {self.by!r} has {names[unknown[0]]!r} in {table.places(unknown)}, a group that "
+                f"{model_name} does not know.{near} It knows {listed(list(map(str, self.fits.keys)), 8)}."
+            )
+        return np.array([places[name] for name in names], dtype=int)
+
+    def __repr__(self):
+        names = ", ".join(column.name for column in self.columns)
+        return f"ManyTableFits({len(self)} groups by {self.by}: {self.target.name} from {names}, {self.kernel})"
+
+
+register(ManyTableFits, name="kernax.tables.ManyTableFits")
+
+
+def group_names(table: Table, by: str) -> list[str]:
+    """The group of each row, as text: 3 and 3.0 are one group, whatever the file."""
+    values = table.column(by)
+    if values.dtype.kind == "M":
+        return [str(value) for value in values]
+    return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values.tolist()]
+
+
+def fit_table_many(
+    table: Any,
+    target: str,
+    by: str,
+    *,
+    columns: Sequence[str] | str | None = None,
+    ignore: Sequence[str] | str = (),
+    kernel: str = DEFAULT_KERNEL,
+    select: str = "likelihood",
+    noise: float | None = None,
+    restarts: int = 0,
+    missing: Literal["error", "drop"] = "error",
+    date_unit: str | None = None,
+    seed: int = 0,
+    dtype: Any = None,
+    max_steps: int = 500,
+    progress: bool = False,
+) -> ManyTableFits:
+    """One fit for each value of the column `by`, with `kx.fit_many`; the options are those of `fit_table`.
+
+    Columns are standardised once, for the whole table; each fit starts from values that suit its own rows, and those that
+    were written in the kernel stand for all. A group that cannot be fitted has a status of its own.
+    """
+    objective = objective_of(select)
+    check_noise(noise)
+    read = as_table(table)
+    read.column(by)
+    if by == target:
+        raise TableError(f"{read.source}: {by!r} is the target, and so cannot name the groups.")
+    names = feature_names(read, target, as_names(columns), [by, *(as_names(ignore) or [])])
+    design = make_design(read, target, names, missing=missing, date_unit=date_unit, others=[by], most_rows=None)
+    built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
+    dtype = jnp.result_type(float) if dtype is None else dtype
+    x, y = design.x.astype(dtype), design.y.astype(dtype)
+    named = {f"x{i}": x[:, i] for i in range(x.shape[1])} | {
+        "y": y,
+        "group": np.array(group_names(design.table, by), object),
+    }
+    datasets = list(groups(named, by="group", x=[f"x{i}" for i in range(x.shape[1])], y="y"))
+    largest = max(len(group.y) for group in datasets)
+    if largest > 20_000:
+        raise TableError(f"{read.source}: the largest group has {largest} rows, too many for one fit: split it.")
+    # Starting values suit each dataset, unless some are written: then the others suit the table as a whole.
+    started = not any(built.given) and noise is None
+    some = np.random.default_rng(seed).permutation(len(y))[:300]
+    known = None if noise is None else noise / design.target.scale**2
+    model, free = start_of(built, known, None if started else Data(x[some], y[some]), mean=0.0)
+    if not any(jax.tree.leaves(free)):
+        raise TableError("there is nothing to fit: every parameter is held.")
+    fits = fit_many(
+        model,
+        {group.key: (group.x, group.y) for group in datasets},
+        objective=objective,
+        trainable=free,
+        initialise=started,
+        restarts=restarts,
+        key=jax.random.key(seed),
+        max_steps=max_steps,
+        progress=progress,
+    )
+    return ManyTableFits(
+        fits=fits,
+        x=np.concatenate([np.asarray(group.x, dtype) for group in datasets]),
+        y=np.concatenate([np.asarray(group.y, dtype) for group in datasets]),
+        sizes=np.array([len(group.y) for group in datasets]),
+        columns=design.columns,
+        target=design.target,
+        by=by,
+        kernel=kernel,
+        selected_by=select,
+        source=read.source,
+        notes=design.notes
+        if select not in BLIND_TO_SCALE
+        else (*design.notes, f"{select} says nothing of variances: sd is a guess"),
+    )

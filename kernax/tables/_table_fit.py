@@ -1,0 +1,182 @@
+"""One model of a table: fitted, asked for predictions in the table's units, kept in a file."""
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kernax.data import Data
+from kernax.fitting import Fit, fit
+from kernax.io import register
+from kernax.model import Conditioned, condition
+from kernax.parameters import at_bound
+from kernax.posterior import predict
+from kernax.solvers import Result
+from kernax.tables._columns import Column
+from kernax.tables._design import as_names, feature_names, make_design, new_inputs
+from kernax.tables._expressions import build_kernel
+from kernax.tables._read import as_table
+from kernax.tables._start import objective_of, start_of, with_calibrated_variance
+
+DEFAULT_KERNEL = "matern52"
+
+
+class TableFit(eqx.Module):
+    """A fitted model and how the columns of its table are read. `kx.save` keeps it, `kx.load` brings it back."""
+
+    fit: Fit
+    columns: tuple[Column, ...]
+    target: Column
+    kernel: str = eqx.field(static=True)
+    """The expression, as it was written."""
+    selected_by: str = eqx.field(static=True)
+    source: str = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def data(self) -> Data:
+        """The training rows, standardised."""
+        assert self.fit.data is not None
+        return self.fit.data
+
+    def conditioned(self) -> Conditioned:
+        """The model conditioned on the training rows, in standardised units."""
+        return condition(self.fit.model, self.data)
+
+    def predict(
+        self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
+    ) -> dict[str, np.ndarray]:
+        """Columns `mean`, `sd`, `lower`, `upper` for the rows of another table, in the target's units.
+
+        The interval holds a new observation with probability `level`, or with `noisy=False` the function. Columns are found
+        by name. `missing="drop"` leaves out rows that lack a value.
+        """
+        return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
+
+    def predict_rows(
+        self,
+        table: Any,
+        level: float = 0.95,
+        *,
+        noisy: bool = True,
+        missing: Literal["error", "drop"] = "error",
+        model_name: str = "the model",
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, tuple[str, ...]]:
+        """`predict`, with the numbers of the rows that were kept, and what to know about them."""
+        check_level(level)
+        x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
+        mean, variance, _ = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)
+        return prediction_columns(self.target, mean, variance, level), kept, notes
+
+    @property
+    def scales(self) -> tuple[tuple[float, ...], float]:
+        """How many units of the table one standardised unit of each column, and of the target, is."""
+        return tuple(column.scale for column in self.columns), self.target.scale
+
+    def __repr__(self):
+        names = ", ".join(column.name for column in self.columns)
+        return f"TableFit({self.target.name} from {names}: {self.kernel}, by {self.selected_by}, {self.data.n} rows)"
+
+
+register(TableFit, name="kernax.tables.TableFit")
+
+
+def fit_table(
+    table: Any,
+    target: str,
+    *,
+    columns: Sequence[str] | str | None = None,
+    ignore: Sequence[str] | str = (),
+    kernel: str = DEFAULT_KERNEL,
+    select: str = "likelihood",
+    noise: float | None = None,
+    restarts: int = 0,
+    missing: Literal["error", "drop"] = "error",
+    date_unit: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    dtype: Any = None,
+    max_steps: int = 500,
+    progress: bool = False,
+) -> TableFit:
+    """Fit a Gaussian process to a table: a path to a CSV or Parquet file, a frame, or a dict of columns.
+
+    Dates become numbers in a unit that suits their span; all columns are standardised. `kernel` is an expression (see
+    `parse_kernel`). `select` is what is minimised over all parameters that are not held: `likelihood`, `loo`, `gcv`,
+    `kfold` or `loo_density`. `noise` is a known variance of the target's noise, in its units squared. Raises `TableError`
+    for a table that cannot be used as asked, and `FailedError` if there is no usable fit.
+    """
+    objective = objective_of(select)
+    read = as_table(table)
+    names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
+    design = make_design(read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed)
+    dtype = jnp.result_type(float) if dtype is None else dtype
+    data = Data(design.x.astype(dtype), design.y.astype(dtype))
+    built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
+    check_noise(noise)
+    model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
+    if any(jax.tree.leaves(free)):
+        fitted = fit(
+            model,
+            data,
+            objective=objective,
+            trainable=free,
+            restarts=restarts,
+            key=jax.random.key(seed),
+            max_steps=max_steps,
+            progress=progress,
+        )
+    else:
+        fitted = _unfitted(model, data, objective)
+    is_held = noise is not None or any(built.held)
+    calibrated, note = with_calibrated_variance(fitted.model, data, select, is_held)
+    fitted = eqx.tree_at(lambda f: f.model, fitted, calibrated)
+    return TableFit(
+        fit=fitted,
+        columns=design.columns,
+        target=design.target,
+        kernel=kernel,
+        selected_by=select,
+        source=read.source,
+        notes=design.notes if note is None else (*design.notes, note),
+    )
+
+
+def _unfitted(model: Any, data: Data, objective: Any) -> Fit:
+    """A `Fit` of a model all of whose parameters are held."""
+    c = condition(model, data)
+    value = objective(c)
+    return Fit(
+        model=c.model,
+        value=value,
+        result=Result.successful,
+        num_steps=jnp.zeros((), int),
+        gradient_norm=jnp.zeros_like(value),
+        at_bound=at_bound(c.model),
+        jitter=c.jitter,
+        history=value[None],
+        start_values=value[None],
+        data=data,
+    )
+
+
+def prediction_columns(target: Column, mean: Any, variance: Any, level: float) -> dict[str, np.ndarray]:
+    """Mean, standard deviation and the ends of the interval in the target's units."""
+    mean = target.restored(np.asarray(mean, np.float64))
+    sd = target.scale * np.sqrt(np.asarray(variance, np.float64))
+    reach = NormalDist().inv_cdf((1 + level) / 2) * sd
+    return {"mean": mean, "sd": sd, "lower": mean - reach, "upper": mean + reach}
+
+
+def check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level is a probability between 0 and 1, got {level}.")
+
+
+def check_noise(noise: float | None) -> None:
+    if noise is not None and not (noise > 0 and np.isfinite(noise)):
+        raise ValueError(f"noise is the variance of the target's noise, a positive number, got {noise}.")
