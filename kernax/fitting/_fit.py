@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -23,9 +23,11 @@ from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, throw_unless
 
+M = TypeVar("M", bound=AbstractModel)
+
 
 def fit(
-    model: AbstractModel,
+    model: M,
     data: Data,
     *,
     objective: Objective = negative_log_marginal_likelihood,
@@ -35,12 +37,12 @@ def fit(
     gradient_tolerance: float | None = None,
     value_tolerance: float | None = None,
     patience: int | None = None,
-    trainable: AbstractModel | None = None,
+    trainable: Any = None,
     restarts: int = 0,
     key: Key[Array, ""] | None = None,
     progress: bool = False,
     throw: bool = True,
-) -> Fit:
+) -> Fit[M]:
     """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
 
     The default objective gives maximum likelihood, or the posterior's mode if the model has priors; any function of a
@@ -89,7 +91,7 @@ def fit(
     return answer
 
 
-def with_own_history(answer: Fit) -> Fit:
+def with_own_history(answer: Fit[Any]) -> Fit[Any]:
     """The fit with its history cut to the steps made."""
     history = np.asarray(answer.history)[: int(answer.num_steps)]
     return eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
@@ -124,7 +126,7 @@ def prepared(
 
 
 @eqx.filter_jit
-def best_of(lanes: list[LoopState], problem: AbstractProblem, rules: Rules) -> Fit:
+def best_of(lanes: list[LoopState], problem: AbstractProblem, rules: Rules) -> Fit[Any]:
     """The lane with the lowest finite value, as a `Fit`."""
     values = jnp.stack([jnp.where(jnp.isfinite(s.best.value), s.best.value, jnp.inf) for s in lanes])
     if len(lanes) == 1:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Hashable
-from typing import Any, NamedTuple, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -15,11 +15,13 @@ from kernax.data import Data
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
 
+M = TypeVar("M")
 
-class Fit(eqx.Module):
+
+class Fit(eqx.Module, Generic[M]):
     """A fitted model and how it came about."""
 
-    model: Any
+    model: M
     value: Float[Array, ""]
     """The objective (less the log-prior) at the model: the best finite one met."""
     result: Any
@@ -83,7 +85,7 @@ class Fits(eqx.Module):
         return len(self.keys)
 
     @overload
-    def __getitem__(self, which: int | str) -> Fit: ...
+    def __getitem__(self, which: int | str) -> Fit[Any]: ...
 
     @overload
     def __getitem__(self, which: slice | list | np.ndarray | Array) -> "Fits": ...
@@ -108,7 +110,7 @@ class Fits(eqx.Module):
             start_values=part.start_values,
         )
 
-    def of(self, name: Hashable) -> Fit:
+    def of(self, name: Hashable) -> Fit[Any]:
         """The fit of the dataset that goes by this name, of whatever type it is."""
         return self[self._number_of(name)]
 

@@ -1,7 +1,7 @@
 """What a kernel is: a similarity of two points, and the matrices made of it."""
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -21,6 +21,10 @@ class AbstractKernel(Parametrised):
     `pair` is the definition and all that a kernel of one's own needs. `gram` and `diag` follow from it; a kernel that
     knows a faster way to the same numbers replaces them.
     """
+
+    if TYPE_CHECKING:
+        # What a sum or a deep kernel is made of is known only when it is there: `model.kernel.kernels[0].variance`.
+        def __getattr__(self, name: str) -> Any: ...
 
     # NumPy would otherwise take `array * kernel` apart, entry by entry.
     __array_ufunc__ = None
