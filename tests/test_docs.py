@@ -1,7 +1,8 @@
 """What the documentation shows runs, and what is public is in its reference.
 
-Fences: ```python blocks run, those of a page one after the other in one namespace. Lines of ```sh blocks that begin with `kernax ` run
-in a folder of the page's own. Code of other libraries stands in ```py blocks whose title names the library: it does not run.
+Fences: ```python blocks run, those of a page one after the other in one namespace. Lines of ```sh blocks that begin with
+`kernax ` run in a folder of the page's own. Code of other libraries stands in ```py blocks whose title names the library: it
+does not run.
 """
 
 import importlib
@@ -17,7 +18,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$",
+    flags=re.MULTILINE | re.DOTALL,
+)
 PEERS = ("scikit-learn", "GPyTorch", "GPJax")
 ROOMS = ("data", "fitting", "io", "kernels", "learners", "means", "model", "parameters", "plot", "posterior", "report")
 ROOMS += ("selection", "sklearn", "solvers", "tables")
@@ -32,8 +36,14 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS).with_suffix(""))
 
 
+def commands(page: Path) -> list[str]:
+    """The lines of shell blocks that call the command line, those that a backslash breaks put together again."""
+    blocks = [text for info, text in fences(page) if info == "sh"]
+    return [line for text in blocks for line in text.replace("\\\n", " ").splitlines() if line.startswith("kernax ")]
+
+
 RUNNING = [page for page in PAGES if any(info == "python" for info, _ in fences(page))]
-COMMANDS = [page for page in PAGES if any(info == "sh" and re.search(r"^kernax ", text, re.MULTILINE) for info, text in fences(page))]
+COMMANDS = [page for page in PAGES if commands(page)]
 
 
 @pytest.fixture(autouse=True)
@@ -72,12 +82,9 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch):
     from kernax.cli import app
 
     monkeypatch.chdir(tmp_path)
-    for info, text in fences(page):
-        if info == "sh":
-            for line in text.replace("\\\n", " ").splitlines():
-                if line.startswith("kernax "):
-                    outcome = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
-                    assert outcome.exit_code == 0, f"{line}\n{outcome.output}\n{outcome.exception!r}"
+    for line in commands(page):
+        outcome = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
+        assert outcome.exit_code == 0, f"{line}\n{outcome.output}\n{outcome.exception!r}"
 
 
 def resolve(path: str) -> object:

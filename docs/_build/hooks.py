@@ -39,9 +39,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The measured tables, each below the command that made it."""
     if page.file.src_uri != "benchmarks.md":
         return markdown
-    return (ROOT / "benchmarks" / "README.md").read_text() if not markdown.strip() else markdown.replace(
-        "{{ tables }}", with_commands((ROOT / "benchmarks" / "README.md").read_text())
-    )
+    return markdown.replace("{{ tables }}", with_commands((ROOT / "benchmarks" / "README.md").read_text()))
 
 
 def with_commands(text: str) -> str:

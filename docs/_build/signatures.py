@@ -34,7 +34,8 @@ class FieldSignatures(griffe.Extension):
         wanted = [p for p in parameters if p.name not in HIDDEN]
         if not wanted or {p.name for p in wanted} == {"args", "kwargs"} or inspect.isabstract(found):
             return
-        made = griffe.Function("__init__", parameters=griffe.Parameters(*(_parameter(p, of) for p in wanted)), parent=of, runtime=False)
+        parameters = griffe.Parameters(*(_parameter(p, of) for p in wanted))
+        made = griffe.Function("__init__", parameters=parameters, parent=of, runtime=False)
         of.set_member("__init__", made)
 
 
