@@ -26,10 +26,11 @@ class FieldSignatures(griffe.Extension):
                 self._add(member)  # pyright: ignore[reportArgumentType]
 
     def _add(self, of: griffe.Class) -> None:
-        found = getattr(importlib.import_module(of.module.path), of.name, None)
         try:
-            parameters = inspect.signature(found).parameters.values()  # pyright: ignore[reportArgumentType]
-        except (TypeError, ValueError):
+            found = getattr(importlib.import_module(of.module.path), of.name)
+            parameters = inspect.signature(found).parameters.values()
+        # Rooms whose extra is not installed are shown without; classes within functions are not found.
+        except (ImportError, AttributeError, TypeError, ValueError):
             return
         wanted = [p for p in parameters if p.name not in HIDDEN]
         if not wanted or {p.name for p in wanted} == {"args", "kwargs"} or inspect.isabstract(found):
