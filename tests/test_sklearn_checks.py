@@ -4,6 +4,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernax import sklearn as ks
 
+EXPECTED = {
+    ks.GaussianProcessRegressor: {
+        "check_sample_weight_equivalence_on_dense_data": (
+            "The check repeats rows with their targets, so that the likelihood has no maximum: it grows for ever as the "
+            "fitted noise goes to 0. With a noise that is held, or with a best one, it holds (tests/test_sklearn.py)."
+        ),
+    },
+}
+
 
 @parametrize_with_checks(
     [
@@ -14,7 +23,8 @@ from kernax import sklearn as ks
         ks.SupportVectorClassifier(),
         ks.AdaBoostClassifier(),
         ks.Lasso(),
-    ]
+    ],
+    expected_failed_checks=lambda estimator: EXPECTED.get(type(estimator), {}),
 )
 def test_check(estimator, check):
     check(estimator)

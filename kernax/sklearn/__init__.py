@@ -1,17 +1,16 @@
-"""Estimators for scikit-learn (extra `sklearn`), thin over the functions of kernax: `from kernax.sklearn import KernelRidge`.
+"""Estimators for scikit-learn (extra `sklearn`), thin over the functions of kernax.
 
 They work in pipelines, grid searches and cross-validation, take NumPy arrays and data frames, and pickle. A kernel is an
 instance (`kernax.RBF()`), never a name, and never changed: `fit` keeps a new one in `kernel_`. What the functions of kernax
 return is kept too (`conditioned_`, `fit_`, `machines_`), so that all of kernax can be asked of a fitted estimator.
 
 - **Shapes.** JAX compiles a program for each shape, which takes longer than a small fit. Rows are therefore padded to a few
-  counts (16, 32, 64, 128, then steps of an eighth or less) behind a mask that keeps answers exact: folds of
-  cross-validation, grid searches and predictions of any length find programs that are there already. Arrays inside
-  `conditioned_` and `machines_` have that padding.
-- **Precision.** Inputs of float64, which scikit-learn's users mostly have, are computed with as float64 only if JAX is
-  told so before anything else, `jax.config.update("jax_enable_x64", True)`, which is recommended: kernel matrices are
-  ill-conditioned. Otherwise kernax computes in float32, says so once, and predictions are float32, too. What is handed over
-  as float32 stays so.
+  counts (32, 128, 256, then steps of an eighth or so) behind a mask, and columns with zeros that kernels of distances and
+  inner products do not see. Answers stay the same, and folds of cross-validation, grid searches and predictions of any
+  length find programs that are there already. `conditioned_`, `machine_` and `machines_` keep the rows of padding.
+- **Precision.** With `jax.config.update("jax_enable_x64", True)` before anything else, all is computed and returned in
+  float64. That is recommended: kernel matrices are ill-conditioned. Otherwise JAX has float32 only; kernax says so once if
+  it is handed float64, and predictions are float32.
 - **Failure.** Wrong inputs raise ValueError or TypeError; a fit without a usable answer raises `kernax.FailedError`, which
   says what to do.
 - **Weights.** A row of `sample_weight` 2 counts as two, and one of weight 0 as none.

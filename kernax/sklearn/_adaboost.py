@@ -37,7 +37,7 @@ class AdaBoostClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from kernax.sklearn import AdaBoostClassifier
-    >>> X, y = load_iris(return_X_y=True)
+    >>> X, y = (part[::5] for part in load_iris(return_X_y=True))
     >>> AdaBoostClassifier(n_estimators=10).fit(X, y).score(X, y) > 0.9
     True
     """
@@ -48,7 +48,7 @@ class AdaBoostClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "AdaBoostClassifier":
         """Fit to rows X (n, d) and labels y (n,), with a weight for each row if you like."""
-        X, codes, weights, _ = labelled_rows(self, X, y, sample_weight)
+        X, codes, weights, _, self.classes_ = labelled_rows(self, X, y, sample_weight)
         check_scalar(self.n_estimators, "n_estimators", Integral, min_val=1)
         train = partial(adaboost, members=self.members, rounds=int(self.n_estimators), weights=padded(weights, 0.0))
         self.machines_ = machines(train, X, codes)

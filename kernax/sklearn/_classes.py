@@ -1,7 +1,7 @@
 """Classes of any labels, told apart by machines for two."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
@@ -13,21 +13,31 @@ from kernax.sklearn._inputs import row_weights, training_rows
 from kernax.sklearn._shapes import ask, padded, padded_mask, padded_width, with_columns, with_width
 
 
-def labelled_rows(
-    estimator: Any, X: Any, y: Any, sample_weight: Any = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The rows that have weight, the numbers of their classes, their weights and places; sets `classes_`."""
+class Labelled(NamedTuple):
+    """The rows that have weight."""
+
+    X: np.ndarray
+    codes: np.ndarray
+    """The numbers of their classes."""
+    weights: np.ndarray
+    places: np.ndarray
+    """Where they stood among all rows."""
+    classes: np.ndarray
+
+
+def labelled_rows(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> Labelled:
+    """Rows with labels of any kind, checked; refused if there is one class only."""
     X, y = training_rows(estimator, X, y)
     check_classification_targets(y)
     weights = row_weights(sample_weight, X)
     places = np.flatnonzero(weights)
-    estimator.classes_, codes = np.unique(y[places], return_inverse=True)
-    if len(estimator.classes_) < 2:
+    classes, codes = np.unique(y[places], return_inverse=True)
+    if len(classes) < 2:
         raise ValueError(
-            f"{type(estimator).__name__} needs rows of two classes or more, got one class, {estimator.classes_[0]!r} "
+            f"{type(estimator).__name__} needs rows of two classes or more, got one class, {classes[0]!r} "
             "(rows of sample_weight 0 do not count)."
         )
-    return X[places], codes, weights[places], places
+    return Labelled(X[places], codes, weights[places], places, classes)
 
 
 def machines(

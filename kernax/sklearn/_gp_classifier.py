@@ -26,7 +26,7 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
     kernel : kernax kernel, default None
         Where the fit starts, and its priors and bounds. None is `1.0 * kernax.RBF()` with values that suit the data.
     optimise : bool, default True
-        Whether the kernel is fitted, by the approximate marginal likelihood; of several classes each has a kernel of its own.
+        Whether the kernel is fitted, by the approximate marginal likelihood; every machine has a kernel of its own.
     restarts : int, default 0
         Further fits from random starts, of which the best counts.
     max_steps : int, default 500
@@ -50,7 +50,7 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from kernax.sklearn import GaussianProcessClassifier
-    >>> X, y = load_iris(return_X_y=True)
+    >>> X, y = (part[::5] for part in load_iris(return_X_y=True))
     >>> GaussianProcessClassifier().fit(X, y).predict_proba(X[:2]).shape
     (2, 3)
     """
@@ -72,7 +72,7 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "GaussianProcessClassifier":
         """Fit to rows X (n, d) and labels y (n,)."""
-        X, codes, _, _ = labelled_rows(self, X, y)
+        X, codes, _, _, self.classes_ = labelled_rows(self, X, y)
         check_scalar(self.restarts, "restarts", Integral, min_val=0)
         check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
         start = GPClassifier(1.0 * RBF() if self.kernel is None else as_kernel(self, X))

@@ -16,7 +16,7 @@ from kernax.parameters import as_dtype, freeze
 from kernax.posterior import covariance, mean, predict, sample
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._inputs import as_kernel, as_key, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_data, with_columns
+from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
 from kernax.sklearn._weighted import WeightedConditioned, WeightedModel
 
 
@@ -100,8 +100,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._level, self._spread = (level if self.normalize_y else 0.0 * level), spread
 
         start = self._start(X, w, places, len(weights), float(np.mean(variance)), sample_weight is not None)
-        data = padded_data(X, y, start.kernel)
-        self.fit_ = None if self.optimise is False else self._fitted(start, data)
+        data = padded_data(X, y, padded_width(X.shape[1], start.kernel))
+        self.fit_ = self._fitted(start, data) if self.optimise else None
         model = start if self.fit_ is None else self.fit_.model
         c = condition(model, data)
         self.conditioned_ = with_columns(c.inner if isinstance(c, WeightedConditioned) else c, X.shape[1])
@@ -117,8 +117,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         noise = np.asarray(0.1 * variance if self.noise is None else self.noise, float)
         if noise.shape not in ((), (n,)) or not (np.isfinite(noise) & (noise >= 0)).all():
             raise ValueError(f"noise must be one number or one for each of {n} rows, finite and not negative, got {noise}.")
-        noise = padded(noise[places]) if noise.ndim else noise
-        return WeightedModel(kernel, noise, padded(w)) if weighted else Model(kernel, noise)  # pyright: ignore[reportArgumentType]
+        noise = padded(noise[places].astype(X.dtype)) if noise.ndim else float(noise)
+        return WeightedModel(kernel, noise, padded(w)) if weighted else Model(kernel, noise)
 
     def _fitted(self, start: Any, data: Any) -> Any:
         held = []

@@ -20,13 +20,15 @@ _NAMES = {
 
 def training_rows(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Rows and targets as scikit-learn checks them; `estimator` remembers the number and names of the columns."""
-    return validate_data(estimator, X, y, dtype=_dtypes(), **options)
+    checked: Any = validate_data(estimator, X, y, dtype=_dtypes(), **options)
+    return checked
 
 
 def new_rows(estimator: Any, X: Any) -> np.ndarray:
     """Rows for a fitted estimator, with the columns that it was fitted to."""
     check_is_fitted(estimator)
-    return validate_data(estimator, X, dtype=_dtypes(), reset=False)
+    checked: Any = validate_data(estimator, X, dtype=_dtypes(), reset=False)
+    return checked
 
 
 def _dtypes() -> Any:
@@ -49,7 +51,7 @@ def as_kernel(estimator: Any, X: np.ndarray, weights: np.ndarray | None = None) 
     """The estimator's kernel; for None an RBF as wide as scikit-learn's `gamma="scale"` makes it."""
     kernel, name = estimator.kernel, type(estimator).__name__
     if kernel is None:
-        return RBF(_scale(X, weights))  # pyright: ignore[reportArgumentType]
+        return RBF(_scale(X, weights))
     if isinstance(kernel, AbstractKernel):
         return kernel
     if isinstance(kernel, type) and issubclass(kernel, AbstractKernel):
@@ -61,14 +63,14 @@ def as_kernel(estimator: Any, X: np.ndarray, weights: np.ndarray | None = None) 
     raise TypeError(f"{name}.kernel must be a kernax kernel, got {kernel!r}: {remedy}.")
 
 
-def _scale(X: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+def _scale(X: np.ndarray, weights: np.ndarray | None) -> float:
     """The lengthscale ℓ with `1/2ℓ² = gamma = 1/(d · variance of all entries of X)`; gamma is 1 if they are all the same."""
     columns = X.astype(np.float64).T
     weights = np.ones(len(X)) if weights is None else weights
     middle = np.average(columns, axis=1, weights=weights).mean()
     variance = np.average((columns - middle) ** 2, axis=1, weights=weights).mean()
     gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
-    return np.asarray(np.sqrt(0.5 / gamma), X.dtype)
+    return float(np.sqrt(0.5 / gamma))
 
 
 def as_key(random_state: Any) -> Any:

@@ -10,8 +10,9 @@ from sklearn.utils.validation import check_scalar
 from kernax.model import Model, condition
 from kernax.posterior import mean
 from kernax.selection import select_ridge
+from kernax.selection._select import SELECTORS
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_data, with_columns
+from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
 
 
 class KernelRidge(RegressorMixin, BaseEstimator):
@@ -60,9 +61,11 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         weights = row_weights(sample_weight, X)
         places = np.flatnonzero(weights)
         self.kernel_ = as_kernel(self, X, weights)
-        data = padded_data(X[places], y[places], self.kernel_)
+        data = padded_data(X[places], y[places], padded_width(X.shape[1], self.kernel_))
         self.choice_ = None
         if self.select is not None:
+            if self.select not in SELECTORS:
+                raise ValueError(f"select must be None or one of {', '.join(SELECTORS)}, got {self.select!r}.")
             if sample_weight is not None:
                 raise ValueError(
                     "select chooses one ridge for all rows, and sample_weight makes them differ: give one of both."

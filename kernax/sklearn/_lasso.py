@@ -3,13 +3,15 @@
 from numbers import Real
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_scalar
 
 from kernax.learners import lasso
 from kernax.sklearn._inputs import new_rows, training_rows
-from kernax.sklearn._shapes import at_rows, padded_data
+from kernax.sklearn._shapes import at_rows, padded_data, padded_width
 
 
 class Lasso(RegressorMixin, BaseEstimator):
@@ -46,9 +48,11 @@ class Lasso(RegressorMixin, BaseEstimator):
         """Fit to rows X (n, d) and targets y (n,)."""
         X, y = training_rows(self, X, y, y_numeric=True)
         check_scalar(self.alpha, "alpha", Real, min_val=0.0)
-        # kernax's penalty has neither the mean nor the half.
-        self.fit_ = lasso(padded_data(X, y), 2.0 * len(X) * self.alpha, intercept=bool(self.fit_intercept))
-        self.coef_ = np.array(self.fit_.coefficients)
+        # kernax's penalty has neither the mean nor the half; columns of zeros have no coefficient.
+        data, penalty = padded_data(X, y, padded_width(X.shape[1])), 2.0 * len(X) * self.alpha
+        wide = lasso(data, penalty, intercept=bool(self.fit_intercept))
+        self.coef_ = np.array(wide.coefficients)[: X.shape[1]]
+        self.fit_ = eqx.tree_at(lambda fit: fit.coefficients, wide, jnp.asarray(self.coef_))
         self.intercept_ = float(self.fit_.intercept)
         return self
 

@@ -28,10 +28,11 @@ def padded_count(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def padded_width(columns: int, kernel: AbstractKernel) -> int:
+def padded_width(columns: int, kernel: AbstractKernel | None = None) -> int:
     """The number that `columns` are padded to: 8, 32, 128; as they are if there are more, or if the kernel would see it."""
-    fitting = [width for width in _WIDTHS if columns <= width]
-    return fitting[0] if fitting and ignores_empty_columns(kernel) else columns
+    if columns > _WIDTHS[-1] or (kernel is not None and not ignores_empty_columns(kernel)):
+        return columns
+    return next(width for width in _WIDTHS if columns <= width)
 
 
 def ignores_empty_columns(kernel: AbstractKernel) -> bool:
@@ -67,10 +68,10 @@ def with_width(X: np.ndarray, width: int) -> np.ndarray:
     return np.pad(X[:, :width], ((0, 0), (0, max(width - X.shape[1], 0))))
 
 
-def padded_data(X: np.ndarray, y: np.ndarray, kernel: AbstractKernel | None = None) -> Data:
-    """Rows and targets as a dataset; its columns are padded, too, if there is a kernel that does not see it."""
-    width = X.shape[1] if kernel is None else padded_width(X.shape[1], kernel)
-    return Data(padded(with_width(X, width)), padded(y), padded_mask(len(X)))
+def padded_data(X: np.ndarray, y: np.ndarray, width: int | None = None) -> Data:
+    """Rows and targets as a dataset of padded rows and, if a width is given, padded columns."""
+    x = X if width is None else with_width(X, width)
+    return Data(padded(x), padded(y), padded_mask(len(X)))
 
 
 def data_with_columns(data: Data, width: int) -> Data:

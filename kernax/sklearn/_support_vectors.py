@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_scalar
 from kernax.learners import SVC, SVR, support_vectors
 from kernax.sklearn._classes import chosen, labelled_rows, machines, scores
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_data, with_columns
+from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
 
 
 class SupportVectorRegressor(RegressorMixin, BaseEstimator):
@@ -60,7 +60,7 @@ class SupportVectorRegressor(RegressorMixin, BaseEstimator):
         self.kernel_ = as_kernel(self, X, weights)
         places = np.flatnonzero(weights)
         model = SVR(self.kernel_, C=self.C, epsilon=self.epsilon)
-        data = padded_data(X[places], y[places], self.kernel_)
+        data = padded_data(X[places], y[places], padded_width(X.shape[1], self.kernel_))
         machine = support_vectors(model, data, weights=padded(weights[places], 0.0))
         self.machine_ = with_columns(machine, X.shape[1])
         coefficients = np.asarray(self.machine_.coefficients)[: len(places)]
@@ -103,7 +103,7 @@ class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from kernax.sklearn import SupportVectorClassifier
-    >>> X, y = load_iris(return_X_y=True)
+    >>> X, y = (part[::5] for part in load_iris(return_X_y=True))
     >>> SupportVectorClassifier(C=10.0).fit(X, y).score(X, y) > 0.95
     True
     """
@@ -114,7 +114,7 @@ class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorClassifier":
         """Fit to rows X (n, d) and labels y (n,), with a weight for each row if you like."""
-        X, codes, weights, places = labelled_rows(self, X, y, sample_weight)
+        X, codes, weights, places, self.classes_ = labelled_rows(self, X, y, sample_weight)
         check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
         self.kernel_ = as_kernel(self, X, weights)
         model, w = SVC(self.kernel_, C=self.C), padded(weights, 0.0)

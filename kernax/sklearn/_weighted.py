@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from kernax.data import Data
 from kernax.kernels import AbstractKernel
 from kernax.model import AbstractModel, Conditioned, Model, check_kernel
-from kernax.parameters import non_negative, positive
+from kernax.parameters import Parameter, non_negative, positive
 from kernax.selection import log_marginal_likelihood
 
 
@@ -17,8 +17,8 @@ class WeightedModel(AbstractModel):
     """`Model` with the noise `noise / weights`, one noise for all rows (or one each) and weights that are held in a fit."""
 
     kernel: AbstractKernel
-    noise: Float[Array, "*n"] = non_negative()
-    weights: Float[Array, " n"] = positive()
+    noise: Float[Parameter, "*n"] = non_negative()
+    weights: Float[Parameter, " n"] = positive()
 
     def __check_init__(self):
         check_kernel(self)
