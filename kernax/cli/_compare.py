@@ -19,11 +19,11 @@ def compare(
     kernel: options.Kernel = "matern52",
     folds: Annotated[int, typer.Option("--folds", min=2, help="Folds of the cross-validation.")] = 5,
     methods: Annotated[
-        str | None, typer.Option("--methods", help="Only these, as gp,lasso,svr. [default: all]", show_default=False)
+        str | None, typer.Option("--methods", help="Only these, as gp,lasso,svr. (default: all)", show_default=False)
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", help="regression or classification. [default: by the target]", show_default=False),
+        typer.Option("--task", help="regression or classification. (default: by the target)", show_default=False),
     ] = None,
     noise: options.Noise = None,
     missing: options.Missing = "error",

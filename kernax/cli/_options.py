@@ -8,7 +8,7 @@ Data = Annotated[str, typer.Argument(help="A CSV or Parquet file; its first line
 Target = Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", "-c", help="Columns to learn from, as a,b,c. [default: all others]", show_default=False),
+    typer.Option("--columns", "-c", help="Columns to learn from, as a,b,c. (default: all others)", show_default=False),
 ]
 Ignore = Annotated[str | None, typer.Option("--ignore", help="Columns to leave out, as a,b,c.", show_default=False)]
 Kernel = Annotated[
@@ -28,7 +28,7 @@ Missing = Annotated[str, typer.Option("--missing", help="Rows that lack a value:
 DateUnit = Annotated[
     str | None,
     typer.Option(
-        "--date-unit", help="Count dates in years, days, hours or seconds. [default: by their span]", show_default=False
+        "--date-unit", help="Count dates in years, days, hours or seconds. (default: by their span)", show_default=False
     ),
 ]
 Sample = Annotated[

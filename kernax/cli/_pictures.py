@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from kernax.plot._canvas import BLUE, GREY, VERMILION
 from kernax.posterior import predict
-from kernax.selection import loo_mean, loo_variance
+from kernax.selection import loo_mean, loo_residuals, loo_variance
 from kernax.tables import Column, TableFit
 
 _LEVELS = np.linspace(0.05, 0.95, 19)
@@ -123,17 +123,16 @@ def _calibration(ax: Axes, held: Held) -> str:
     scores = np.abs(held.scores)
     reach = np.array([NormalDist().inv_cdf((1 + level) / 2) for level in _LEVELS])
     found = np.array([np.mean(scores <= r) for r in reach])
-    spread = 1.96 * np.sqrt(_LEVELS * (1 - _LEVELS) / len(scores))
-    low, high = np.clip(_LEVELS - spread, 0, 1), np.clip(_LEVELS + spread, 0, 1)
-    ax.fill_between(_LEVELS, low, high, color="0.88", linewidth=0, label="chance")
+    # Kolmogorov and Smirnov's: the whole curve stays within it in 95 of 100 cases.
+    chance = 1.36 / np.sqrt(len(scores))
+    along = np.linspace(0, 1, 201)
+    ax.fill_between(along, np.maximum(along - chance, 0), np.minimum(along + chance, 1), color="0.9", linewidth=0)
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.9)
-    ax.plot(_LEVELS, found, "o-", color=BLUE, markersize=3.5, linewidth=1.2, label="found")
+    ax.plot(_LEVELS, found, "o-", color=BLUE, markersize=3.5, linewidth=1.2)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of the interval", ylabel="share of rows inside")
-    ax.legend(loc="upper left", frameon=False)
     apart = float(np.max(np.abs(found - _LEVELS)))
-    far = np.any((found < low) | (found > high))
-    if not far:
-        return "Intervals hold as many rows as they say, as far as chance lets one see."
+    if apart <= chance:
+        return "Intervals hold as many rows as they say, as far as chance (grey) lets one see."
     word = "too narrow" if np.mean(found - _LEVELS) < 0 else "too wide"
     return f"Intervals are {word}: by up to {100 * apart:.0f} points of probability."
 
@@ -158,28 +157,35 @@ def _history(ax: Axes, fitted: TableFit) -> str:
 def _along(ax: Axes, fitted: TableFit, c: Any, i: int) -> str:
     column, target = fitted.columns[i], fitted.target
     x = np.asarray(c.data.x, np.float64)
-    y = target.restored(np.asarray(c.data.y, np.float64))
     margin = 0.05 * (column.high - column.low) or 1.0
     places = np.linspace(column.low - margin, column.high + margin, 240)
     rows = np.repeat(np.median(x, axis=0)[None], len(places), axis=0)
     rows[:, i] = column.standardised(places)
-    mean, variance, _ = predict(c, rows.astype(c.data.dtype))
+    own_rows = np.repeat(np.median(x, axis=0)[None], len(x), axis=0)
+    own_rows[:, i] = x[:, i]
+    mean, variance, _ = predict(c, np.concatenate([rows, own_rows]).astype(c.data.dtype))
+    mean, variance, beside = mean[: len(places)], variance[: len(places)], np.asarray(mean[len(places) :], np.float64)
     sd = target.scale * np.sqrt(np.asarray(variance, np.float64))
     noisy = np.sqrt(sd**2 + target.scale**2 * float(c.model.noise))
     mean = target.restored(np.asarray(mean, np.float64))
+    # What is left of each row when the other columns' part is taken out.
+    y = target.restored(beside + np.asarray(loo_residuals(c), np.float64))
+    if x.shape[1] == 1:
+        y = target.restored(np.asarray(c.data.y, np.float64))
     at, own = _axis(ax, column, places), _axis(ax, column, column.restored(x[:, i]))
     ax.fill_between(
-        at, mean - 1.96 * noisy, mean + 1.96 * noisy, color=BLUE, alpha=0.13, linewidth=0, label="new observations"
+        at, mean - 1.96 * noisy, mean + 1.96 * noisy, color=BLUE, alpha=0.13, linewidth=0, label="95 %, new observations"
     )
-    ax.fill_between(at, mean - 1.96 * sd, mean + 1.96 * sd, color=BLUE, alpha=0.3, linewidth=0, label="the function")
+    ax.fill_between(at, mean - 1.96 * sd, mean + 1.96 * sd, color=BLUE, alpha=0.3, linewidth=0, label="95 %, the function")
     size, alpha = _dots(len(y))
     alone = x.shape[1] == 1
-    ax.plot(own, y, ".", color="black" if alone else "0.6", markersize=size, alpha=alpha if alone else 0.6 * alpha, zorder=1)
+    ax.plot(own, y, ".", color="black" if alone else "0.45", markersize=size, alpha=alpha, zorder=1)
     ax.plot(at, mean, color=BLUE, linewidth=1.5)
     ax.set(xlabel=name_in_picture(column.name if column.is_date else column.label), ylabel=name_in_picture(target.name))
-    ax.legend(loc="best", frameon=False, fontsize="small", title="95 % of", title_fontsize="small", alignment="left")
-    others = "" if alone else " The other columns are at their medians; the dots are the rows, wherever they are in those."
-    return f"Mean and 95 % intervals.{others}"
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize="small")
+    if alone:
+        return "Mean, 95 % intervals and the rows."
+    return "Mean and 95 % intervals with the other columns at their medians; dots are the mean plus each row's residual."
 
 
 def _axis(ax: Axes, column: Column, values: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ def predict(
     data: Annotated[str, typer.Argument(help="A CSV or Parquet file with the model's columns.", show_default=False)],
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="A .csv or .parquet file. [default: standard output]", show_default=False),
+        typer.Option("--output", "-o", help="A .csv or .parquet file. (default: standard output)", show_default=False),
     ] = None,
     level: Annotated[float, typer.Option("--level", help="The probability that an interval is to have.")] = 0.95,
     function: Annotated[
@@ -40,13 +40,8 @@ def predict(
     taken = [name for name in new.values() if name in table.columns]
     if taken and not only:
         raise TableError(f"{data}: there is a column {taken[0]!r} already: give --prefix, or --only for the new ones alone.")
-    answers, kept, told = fitted.predict_rows(
-        table,
-        level,
-        noisy=not function,
-        missing=missing,
-        model_name=model,  # pyright: ignore[reportArgumentType]
-    )
+    wanted: Any = missing
+    answers, kept, told = fitted.predict_rows(table, level, noisy=not function, missing=wanted, model_name=model)
     own = {} if only else table.taken(kept).columns
     columns: dict[str, np.ndarray] = {**own, **{new[name]: values for name, values in answers.items()}}
     if output is not None and output != "-":

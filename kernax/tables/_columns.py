@@ -49,7 +49,8 @@ class Column(eqx.Module):
         if not self.is_date:
             return f"{value:.6g}"
         start, length = self._clock()
-        return iso(start + value * length)
+        text = iso(start + value * length)
+        return text[:10] if self.unit in ("years", "days") else text
 
     def _clock(self) -> tuple[int, float]:
         """Where a date's numbers begin and how long one is, in microseconds since 1970."""

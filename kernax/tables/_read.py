@@ -48,9 +48,10 @@ class Table(NamedTuple):
         """`line 3` or `lines 3, 7, 9, … (12 in all)`; rows counted from 0 where there are no lines."""
         shown = [int(i) if self.lines is None else int(self.lines[i]) for i in rows[:5]]
         word = "row" if self.lines is None else "line"
-        more = f", … ({len(rows)} in all)" if len(rows) > len(shown) else ""
-        counted = " (counted from 0)" if self.lines is None else ""
-        return f"{word}{'s' if len(rows) > 1 else ''} {', '.join(map(str, shown))}{more}{counted}"
+        more = [f"{len(rows)} in all"] if len(rows) > len(shown) else []
+        counted = ["counted from 0"] if self.lines is None else []
+        extra = f" ({', '.join(more + counted)})" if more or counted else ""
+        return f"{word}{'s' if len(rows) > 1 else ''} {', '.join(map(str, shown))}{', …' if more else ''}{extra}"
 
     def taken(self, rows: np.ndarray) -> "Table":
         """Some of the rows."""

@@ -1,0 +1,275 @@
+"""The command line, through its public commands: what it writes, what it says, how it ends."""
+
+import html.parser
+import json
+import os
+import subprocess
+import sys
+
+import equinox as eqx
+import numpy as np
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+import kernax as kx
+from kernax import tables
+from kernax.cli import app
+from tests.test_tables import N, columns, groups_table, write_csv
+
+runner = CliRunner()
+
+
+def call(*words, code=0):
+    """The result of a command that is to end with this code, and never with a traceback."""
+    done = runner.invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return write_csv(folder / "series.csv", columns())
+
+
+@pytest.fixture(scope="module")
+def new(folder):
+    return write_csv(folder / "new.csv", columns(seed=1), order=["depth", "day"])
+
+
+@pytest.fixture(scope="module")
+def model(folder, data):
+    path = folder / "model.kx"
+    done = call("fit", data, "--target", "level", "-o", path)
+    assert "years since" in done.stdout
+    assert "day: years since" in done.stderr
+    assert "matern52" not in done.stderr
+    return path
+
+
+def read(path):
+    lines = path.read_text().splitlines()
+    cells = [line.split(",") for line in lines[1:]]
+    return {name: [row[i] for row in cells] for i, name in enumerate(lines[0].split(","))}
+
+
+def test_fit_and_predict_are_fit_table_and_predict(model, new, folder, data):
+    out = folder / "out.csv"
+    done = call("predict", model, new, "-o", out, "--level", "0.8")
+    assert "24 predictions of level" in done.stdout
+    got = read(out)
+    assert list(got) == ["depth", "day", "mean", "sd", "lower", "upper"]
+    want = tables.fit_table(data, "level").predict(columns(seed=1), level=0.8)
+    for name, values in want.items():
+        np.testing.assert_allclose(np.array(got[name], float), values, rtol=1e-9)
+    printed = call("predict", model, new, "--only", "--level", "0.8").stdout
+    assert printed == call("predict", model, new, "--only", "--level", "0.8", "-o", "-").stdout
+    rows = [line.split(",") for line in printed.splitlines()]
+    assert rows[0] == ["mean", "sd", "lower", "upper"]
+    np.testing.assert_array_equal([row[0] for row in rows[1:]], got["mean"])
+
+
+def test_predictions_as_parquet_and_json(model, new, folder):
+    out = folder / "out.parquet"
+    call("predict", model, new, "-o", out, "--function", "--prefix", "f_")
+    table = pyarrow.parquet.read_table(out).to_pydict()
+    assert list(table) == ["depth", "day", "f_mean", "f_sd", "f_lower", "f_upper"]
+    answer = json.loads(call("predict", model, new, "--json", "--function").stdout)
+    np.testing.assert_array_equal(answer["columns"]["sd"], table["f_sd"])
+    assert answer["rows"] == N
+
+
+def test_json_of_a_fit_is_one_object_and_nothing_else(data, folder):
+    done = call("fit", data, "-t", "level", "-o", folder / "j.kx", "--json")
+    answer = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert answer["result"] == "successful"
+    assert [column["name"] for column in answer["columns"]] == ["day", "depth", "level"]
+    assert answer["columns"][0]["unit"] == "years"
+    loaded = kx.load(folder / "j.kx")
+    assert answer["noise_sd"] == pytest.approx(float(loaded.fit.model.noise) ** 0.5 * loaded.target.scale)
+    assert answer["loo_rmse"] == pytest.approx(float(kx.loo_mse(loaded.conditioned())) ** 0.5 * loaded.target.scale)
+
+
+def test_32_bits_if_they_are_asked_for(data, folder):
+    call("fit", data, "-t", "level", "-o", folder / "single.kx", "--float32", "-k", "fixed(1 * rbf)", "--noise", "2")
+    assert kx.load(folder / "single.kx").data.dtype == np.float32
+
+
+def test_an_interrupted_fit_keeps_the_best_so_far(data, folder, monkeypatch):
+    real = tables._table_fit.fit
+
+    def interrupted(*args, **options):
+        answer = real(*args, **{**options, "max_steps": 3})
+        return eqx.tree_at(lambda f: f.result, answer, kx.Result.interrupted)
+
+    monkeypatch.setattr(tables._table_fit, "fit", interrupted)
+    done = call("fit", data, "-t", "level", "-o", folder / "part.kx", code=130)
+    assert "holds the best model so far" in done.stderr
+    assert kx.load(folder / "part.kx").data.n == N
+
+    def stopped(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables._table_fit, "fit", stopped)
+    call("fit", data, "-t", "level", "-o", folder / "never.kx", code=130)
+    assert not (folder / "never.kx").exists()
+
+
+def test_a_fit_that_fails_ends_with_1_and_a_remedy(data, folder, monkeypatch):
+    def failed(*args, **options):
+        raise kx.FailedError("the fit failed. nonfinite: look for NaN. (throw=False returns the status instead.)")
+
+    monkeypatch.setattr(tables._table_fit, "fit", failed)
+    done = call("fit", data, "-t", "level", "-o", folder / "failed.kx", code=1)
+    assert done.stderr.strip() == "error: the fit failed. nonfinite: look for NaN."
+    assert not (folder / "failed.kx").exists()
+
+
+BAD = {
+    "no file": (["fit", "nowhere.csv", "-t", "level", "-o", "OUT.kx"], "nowhere.csv: there is no such file"),
+    "no target": (["fit", "DATA", "-t", "levl", "-o", "OUT.kx"], "Did you mean 'level'?"),
+    "no column": (["fit", "DATA", "-t", "level", "-c", "dept", "-o", "OUT.kx"], "Did you mean 'depth'?"),
+    "no kernel": (["fit", "DATA", "-t", "level", "-k", "rfb", "-o", "OUT.kx"], "Did you mean 'rbf'?\n  rfb\n  ^"),
+    "code": (
+        ["fit", "DATA", "-t", "level", "-k", "__import__('os').system('touch OUT.kx')", "-o", "OUT.kx"],
+        "only kernels",
+    ),
+    "selector": (["fit", "DATA", "-t", "level", "--select", "luck", "-o", "OUT.kx"], "select must be one of"),
+    "gaps": (["fit", "GAPS", "-t", "level", "-o", "OUT.kx"], "column 'depth' in line 3"),
+    "folder": (["fit", "DATA", "-t", "level", "-o", "none/OUT.kx"], "there is no folder"),
+    "itself": (["fit", "DATA", "-t", "level", "-o", "DATA"], "this is the input"),
+    "noise": (["fit", "DATA", "-t", "level", "--noise", "-1", "-o", "OUT.kx"], "a positive number"),
+    "unit": (["fit", "DATA", "-t", "level", "--date-unit", "moons", "-o", "OUT.kx"], "years, days, hours, seconds"),
+    "usage": (["fit", "DATA", "-o", "OUT.kx"], "--target"),
+    "restarts": (["fit", "DATA", "-t", "level", "--restarts", "-3", "-o", "OUT.kx"], "--restarts"),
+    "no model": (["predict", "nowhere.kx", "NEW", "-o", "OUT.csv"], "nowhere.kx: there is no such file"),
+    "not a model": (["predict", "NEW", "NEW", "-o", "OUT.csv"], "cannot be loaded"),
+    "another file": (["predict", "OTHER", "NEW", "-o", "OUT.csv"], "holds a Model, not a model that `kernax fit`"),
+    "mismatch": (["predict", "MODEL", "ODD", "-o", "OUT.csv"], "no column 'depth', with which"),
+    "level": (["predict", "MODEL", "NEW", "--level", "95", "-o", "OUT.csv"], "between 0 and 1"),
+    "ending": (["predict", "MODEL", "NEW", "-o", "OUT.xlsx"], "end in .csv or .parquet"),
+    "over input": (["predict", "MODEL", "NEW", "-o", "NEW"], "this is the input"),
+    "no group": (["fit-many", "DATA", "-t", "level", "--by", "shop", "-o", "OUT.kx"], "no column 'shop'"),
+    "method": (["compare", "DATA", "-t", "level", "--methods", "magic", "-o", "OUT.csv"], "no method 'magic'"),
+    "folds": (["compare", "DATA", "-t", "level", "--folds", "99", "-o", "OUT.csv"], "not 99"),
+    "task": (["compare", "DATA", "-t", "level", "--task", "both", "-o", "OUT.csv"], "regression or classification"),
+    "classes": (["compare", "DATA", "-t", "level", "--task", "classification"], "does not have exactly two values"),
+    "page": (["report", "MODEL", "-o", "OUT.pdf"], "end in .html"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_ends_with_2_one_message_and_no_file(name, folder, data, new, model):
+    words, message = BAD[name]
+    (folder / "gaps.csv").write_text("day,depth,level\n2020-01-01,1,2\n2020-02-01,,3\n2020-03-01,4,5\n")
+    (folder / "odd.csv").write_text("day,dpth\n2020-01-01,1\n")
+    kx.save(folder / "other.kx", kx.Model(kx.RBF(), noise=0.1))
+    names = {"DATA": data, "NEW": new, "MODEL": model, "GAPS": folder / "gaps.csv", "ODD": folder / "odd.csv"}
+    names["OTHER"] = folder / "other.kx"
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    done = call(*(names.get(word, word.replace("OUT", str(folder / "OUT"))) for word in words), code=2)
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_rows_with_gaps_are_dropped_and_counted(folder, data, model):
+    of = read(folder / "series.csv")
+    of["depth"] = ["NA" if i in (2, 5) else value for i, value in enumerate(of["depth"])]
+    gaps = write_csv(folder / "some_gaps.csv", of)
+    done = call("predict", model, gaps, "-o", folder / "kept.csv", "--missing", "drop")
+    assert "2 of 24 rows dropped: values are missing in 'depth'" in done.stderr
+    kept = read(folder / "kept.csv")
+    assert kept["day"] == [day for i, day in enumerate(of["day"]) if i not in (2, 5)]
+
+
+def test_many_fits_and_their_predictions(folder):
+    of = groups_table()
+    path = folder / "shops.csv"
+    path.write_text("shop,t,sales\n" + "".join(f"{s},{t},{y}\n" for s, t, y in zip(*of.values(), strict=True)))
+    done = call(
+        "fit-many", path, "--by", "shop", "-t", "sales", "-k", "rbf", "-o", folder / "fits.kx", "--table", folder / "f.csv"
+    )
+    assert "3 groups by shop" in done.stdout
+    assert sorted(read(folder / "f.csv")["dataset"]) == ["1", "2", "3"]
+    call("predict", folder / "fits.kx", path, "-o", folder / "shops_out.csv")
+    got = read(folder / "shops_out.csv")
+    assert np.max(np.abs(np.array(got["mean"], float) - of["sales"])) < 2.0
+    (folder / "unknown.csv").write_text("shop,t\n9,1.0\n")
+    assert "a group that" in call("predict", folder / "fits.kx", folder / "unknown.csv", code=2).stderr
+    assert "holds 3" in call("report", folder / "fits.kx", "-o", folder / "many.html", code=2).stderr
+
+
+def test_compare_prints_a_table_a_file_or_json(data, folder):
+    words = ("compare", data, "-t", "level", "--methods", "mean,least_squares", "--folds", "4")
+    printed = call(*words, "-o", folder / "compared.csv").stdout
+    answer = json.loads(call(*words, "--json").stdout)
+    best, worst = answer["methods"]
+    assert (best["method"], worst["method"]) == ("least_squares", "mean")
+    assert best["coverage"] is None
+    assert best["rmse"] < worst["rmse"]
+    table = read(folder / "compared.csv")
+    assert table["method"] == ["least_squares", "mean"]
+    assert float(table["rmse"][0]) == best["rmse"]
+    assert printed.index("least_squares") < printed.index("mean ")
+
+
+class Page(html.parser.HTMLParser):
+    """What a page loads and shows."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.sources, self.text = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href", "data", "srcset")]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_a_report_is_one_page_that_loads_nothing_and_runs_nothing(folder):
+    evil = '<script>alert("x")</script>'
+    of = {"a $x$ & b": columns()["depth"], evil: columns()["level"]}
+    path = folder / "evil.csv"
+    head = ",".join('"' + name.replace('"', '""') + '"' for name in of)
+    path.write_text(head + "\n" + "".join(f"{a},{b}\n" for a, b in zip(*of.values(), strict=True)))
+    call("fit", path, "-t", evil, "-o", folder / "evil.kx", "-k", "rbf")
+    call("report", folder / "evil.kx", "-o", folder / "evil.html")
+    text = (folder / "evil.html").read_text()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert evil in "".join(page.text)
+    assert len(page.sources) == 5
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert "RMSE" in text
+
+
+def test_version_and_help():
+    assert call("--version").stdout.strip() == f"kernax {kx.__version__}"
+    for command in ("demo", "fit", "predict", "fit-many", "compare", "report"):
+        assert command in call("--help").stdout
+        assert "--help" in call(command, "--help").stdout
+
+
+def test_as_a_program_it_is_quiet_in_a_pipe(model, new):
+    environment = {**os.environ, "COLUMNS": "100"}
+    command = [sys.executable, "-m", "kernax"]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "fit-many" in done.stdout
+    done = subprocess.run(
+        [*command, "predict", str(model), new, "--only"], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == N + 1
+    assert all(line.startswith("note: ") for line in done.stderr.splitlines())

@@ -1,0 +1,489 @@
+"""Tables: columns with units, kernel expressions, fits and predictions in the table's units."""
+
+import datetime
+import itertools
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+import kernax as kx
+from kernax import tables
+from kernax.tables import Column, KernelExpressionError, TableError, parse_kernel
+
+N = 24
+
+
+def columns(seed=0):
+    """A date, a number and a target, in units of their own."""
+    rng = np.random.default_rng(seed)
+    days = np.sort(rng.choice(3000, N, replace=False))
+    dates = np.datetime64("2010-01-01") + days
+    depth = 500 + 80 * rng.normal(size=N)
+    y = 300 + 10 * np.sin(days / 600) + 0.05 * depth + rng.normal(size=N)
+    return {"day": dates, "depth": depth, "level": y}
+
+
+def write_csv(path, of, order=None):
+    names = list(of) if order is None else order
+    lines = [",".join(names), *(",".join(str(of[name][i]) for name in names) for i in range(N))]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def path(folder):
+    return write_csv(folder / "series.csv", columns())
+
+
+@pytest.fixture(scope="module")
+def fitted(path):
+    return tables.fit_table(path, "level")
+
+
+def raw(of):
+    """The inputs as a plain reader of the documentation would make them."""
+    days = (of["day"] - columns()["day"].min()).astype(float)
+    return np.stack([days / 365.25, of["depth"]], axis=1)
+
+
+def test_a_fit_is_that_of_kx_on_standardised_numbers(fitted, path):
+    x, y = raw(columns()), columns()["level"]
+    z, v = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    data = kx.Data(z, v)
+    start = kx.initialise(kx.Model(1.0 * kx.Matern52(jnp.ones(2)), noise=0.1), data)
+    c = kx.condition(kx.fit(start, data).model, data)
+    new = columns(seed=1)
+    z_new = (raw(new) - x.mean(0)) / x.std(0)
+    mean, variance, _ = kx.predict(c, z_new, noisy=True)
+    answers = fitted.predict(new, level=0.9)
+    assert list(answers) == ["mean", "sd", "lower", "upper"]
+    np.testing.assert_allclose(answers["mean"], y.mean() + y.std() * np.asarray(mean), rtol=1e-6)
+    np.testing.assert_allclose(answers["sd"], y.std() * np.sqrt(np.asarray(variance)), rtol=1e-4)
+    np.testing.assert_allclose(answers["upper"] - answers["mean"], 1.6448536 * answers["sd"], rtol=1e-6)
+    np.testing.assert_allclose(answers["mean"] - answers["lower"], 1.6448536 * answers["sd"], rtol=1e-6)
+    function = fitted.predict(new, noisy=False)["sd"]
+    noise = float(fitted.fit.model.noise) * y.std() ** 2
+    np.testing.assert_allclose(answers["sd"] ** 2 - function**2, noise, rtol=1e-6)
+
+
+def test_numbers_in_a_kernel_are_in_the_units_of_the_table(path):
+    text = "fixed(40.0 * rbf(lengthscale=[2.0, 60.0]) + 0.5)"
+    fitted = tables.fit_table(path, "level", kernel=text, noise=0.7)
+    x, y, new = raw(columns()), columns()["level"], columns(seed=1)
+    kernel = 40.0 * sk.RBF([2.0, 60.0]) + sk.ConstantKernel(0.5)
+    oracle = GaussianProcessRegressor(kernel, alpha=0.7, optimizer=None).fit(x, y - y.mean())
+    mean, sd = oracle.predict(raw(new), return_std=True)
+    answers = fitted.predict(new, noisy=False)
+    np.testing.assert_allclose(answers["mean"], mean + y.mean(), rtol=1e-8)
+    np.testing.assert_allclose(answers["sd"], sd, rtol=1e-6)
+    assert int(fitted.fit.num_steps) == 0
+
+
+def test_written_periods_are_where_the_fit_starts_and_fixed_ones_stay(path):
+    text = 'periodic(period=fixed(1), columns="day") + linear(columns="depth")'
+    fitted = tables.fit_table(path, "level", kernel=text)
+    period = fitted.fit.model.kernel.kernels[0].kernel.kernel.period
+    assert float(period) * fitted.columns[0].scale == pytest.approx(1.0, rel=1e-12)
+    slope = fitted.fit.model.kernel.kernels[1].kernel.variance
+    assert float(slope) != 1.0
+    assert fitted.columns[0].unit == "years"
+    assert fitted.columns[0].origin == str(columns()["day"].min())
+
+
+def test_criteria_that_ignore_variances_are_given_some(path):
+    fitted = tables.fit_table(path, "level", select="loo")
+    c = fitted.conditioned()
+    scores = np.asarray(kx.loo_residuals(c)) ** 2 / np.asarray(kx.loo_variance(c, noisy=True))
+    assert np.mean(scores) == pytest.approx(1.0, rel=1e-6)
+    assert any("variances" in note for note in fitted.notes)
+    # The mean, and so what was minimised, is as it was.
+    assert float(kx.loo_mse(c)) == pytest.approx(float(fitted.fit.value), rel=1e-6)
+    assert float(fitted.fit.value) < 0.5
+
+
+def test_files_of_every_kind_give_the_same_numbers(fitted, folder):
+    of = columns()
+    parquet = folder / "series.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({**of, "day": of["day"].astype("M8[us]")}), parquet)
+    new = write_csv(folder / "other_order.csv", {**of, "extra": ["x"] * N}, order=["extra", "depth", "day"])
+    want = fitted.predict(of)["mean"]
+    np.testing.assert_array_equal(fitted.predict(str(parquet))["mean"], want)
+    np.testing.assert_allclose(fitted.predict(new)["mean"], want, rtol=1e-12)
+
+
+def test_a_saved_fit_predicts_the_same(fitted, folder):
+    kx.save(folder / "model.kx", fitted)
+    loaded = kx.load(folder / "model.kx")
+    np.testing.assert_array_equal(loaded.predict(columns(seed=1))["sd"], fitted.predict(columns(seed=1))["sd"])
+    assert loaded.columns == fitted.columns
+    assert repr(loaded) == repr(fitted)
+
+
+@pytest.mark.parametrize(("span", "unit"), [(3 * 365, "years"), (300, "days"), (1.5, "hours"), (1 / 24 / 10, "seconds")])
+def test_dates_are_counted_in_a_unit_that_suits_them(span, unit):
+    start = datetime.datetime(2021, 3, 1, 6)
+    times = [start + datetime.timedelta(days=span * i / 4) for i in range(5)]
+    table = tables._read.as_table({"t": [time.isoformat() for time in times]})
+    column, values, _ = tables._columns.fitted_column(table, "t")
+    seconds = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "seconds": 1}[unit]
+    assert (column.unit, column.origin) == (unit, "2021-03-01T06:00:00")
+    np.testing.assert_allclose(values, [(t - start).total_seconds() / seconds for t in times], atol=1e-9)
+    chosen, values, _ = tables._columns.fitted_column(table, "t", date_unit="hours")
+    assert chosen.unit == "hours"
+    assert values[-1] == pytest.approx(24 * span, abs=1e-9)
+    assert chosen.shown(values[-1])[:10] == times[-1].isoformat()[:10]
+
+
+def test_times_of_other_zones_are_the_same_moments():
+    same = ["2020-06-01T12:00+02:00", "2020-06-01 10:00:00Z", "2020-06-01T06:00:00.000-0400"]
+    table = tables._read.as_table({"t": [*same, "2020-06-01T11:00Z"]})
+    column, values, notes = tables._columns.fitted_column(table, "t", date_unit="hours")
+    np.testing.assert_allclose(values, [0, 0, 0, 1])
+    assert column.kind == "zoned date"
+    assert "UTC" in notes[0]
+    naive = tables._read.as_table({"t": ["2020-06-01T11:00"]})
+    with pytest.raises(TableError, match=r"without a time zone, but held times with a time zone.*give times with"):
+        tables._columns.new_values(naive, column)
+
+
+BAD = {
+    "empty": ("", "the file is empty"),
+    "no rows": ("a,y\n", "no rows"),
+    "no header": ("1,2\n3,4\n", "holds numbers; it is to name the columns"),
+    "missing": ("a,y\n1,2\nNA,3\n4,\n,5\n", r"column 'a' in lines 3, 5; column 'y' in line 4\. .*--missing drop"),
+    "many missing": ("a,y\n" + ",1\n" * 9, r"lines 2, 3, 4, 5, 6, … \(9 in all\)"),
+    "text": ("a,y\n1,2\n2,3\nabc,4\n", r"column 'a' has 'abc' in line 4, but numbers elsewhere"),
+    "feature": ("a,b,y\n1,red,2\n2,blue,3\n", r"column 'b' has 'red' in lines 2, 3.*--ignore b"),
+    "target": ("a,y\n1,red\n2,blue\n", r"column 'y' has 'red'.*a target is to be a number"),
+    "decimal comma": ('a,y\n"1,5",2\n"2,5",3\n', r"'1,5' in lines 2, 3, which may be a decimal comma"),
+    "thousands": ('a,y\n"1,500",2\n"2,500.5",3\n', "thousands separator"),
+    "semicolons": ("a;y\n1,5;2\n", "separated by semicolons"),
+    "double": ("a,a,y\n1,2,3\n", "several columns are called 'a'"),
+    "ragged": ("a,y\n1,2\n3\n4,5,6\n", r"names 2 columns, but lines 3, 4 have 1 and other numbers of values"),
+    "infinite": ("a,y\n1,2\n1e999,3\n", r"column 'a' is infinite in line 3"),
+    "other dates": ("a,y\n31/01/2020,2\n01/02/2020,3\n", r"may be read in two ways: write dates as 2020-01-31"),
+    "no such day": ("a,y\n2020-01-31,2\n2020-02-30,3\n2020-03-01,3\n", r"'2020-02-30' is none, in line 3"),
+    "mixed zones": ("a,y\n2020-01-31T00:00Z,2\n2020-02-01T00:00,3\n2020-02-03T00:00,3\n", r"line 2 have one: give all"),
+    "quotes": ('a,y\n"1,2\n', "not a text table"),
+    "bytes": (b"a,y\n\xff\xfe,1\n", "not UTF-8"),
+    "one row": ("a,y\n1,2\n", "one row is too little"),
+    "all missing": ("a,y\n,2\n,3\n", "values are missing"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_with_a_table_is_told(name, tmp_path):
+    text, message = BAD[name]
+    path = tmp_path / "bad.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(TableError, match=message) as raised:
+        tables.fit_table(str(path), "y")
+    assert "bad.csv" in str(raised.value)
+
+
+def test_rows_that_lack_a_value_can_be_dropped(tmp_path):
+    path = tmp_path / "gaps.csv"
+    path.write_text("a,b,y\n1,2,3\n2,,4\n\nnan,1,1\n4,5,null\n5,6,7\n6,7,9\n")
+    read, kept = tables._columns.without_missing(tables.read_table(path), ["a", "b", "y"], "drop")
+    np.testing.assert_array_equal(kept, [0, 4, 5])
+    assert read.lines.tolist() == [2, 7, 8]
+    assert "3 of 6 rows dropped" in read.notes[0]
+    with pytest.raises(TableError, match="missing must be 'error' or 'drop'"):
+        tables.fit_table(str(path), "y", missing="ignore")
+
+
+def test_columns_are_found_by_name_and_near_names_are_told(fitted, path):
+    for options, message in [
+        ({"target": "levle"}, r"no column 'levle'\. Did you mean 'level'\?"),
+        ({"target": "level", "columns": "Dept"}, r"no column 'Dept'\. Did you mean 'depth'\?"),
+        ({"target": "level", "columns": ["depth", "level"]}, "'level' is the target"),
+        ({"target": "level", "ignore": "day,depth"}, "no column is left"),
+        ({"target": "level", "select": "looo"}, r"select must be one of .* Did you mean 'loo'\?"),
+        ({"target": "level", "date_unit": "weeks"}, "one of years, days, hours, seconds"),
+    ]:
+        with pytest.raises(TableError, match=message):
+            tables.fit_table(path, **options)
+    new = columns(seed=1)
+    with pytest.raises(TableError, match=r"no column 'depth', with which the model was fitted\. Did you mean 'depths'\?"):
+        fitted.predict({"day": new["day"], "depths": new["depth"]})
+    with pytest.raises(TableError, match="'day' holds numbers, but held dates"):
+        fitted.predict({**new, "day": np.arange(N)})
+    with pytest.raises(ValueError, match="level is a probability"):
+        fitted.predict(new, level=95)
+
+
+def test_rows_outside_of_the_training_range_are_told(fitted):
+    new = columns()
+    new["depth"] = new["depth"] + np.where(np.arange(N) < 3, 1e4, 0.0)
+    _, _, notes = fitted.predict_rows(new)
+    assert any("3 of 24 rows lie outside the training range of depth" in note for note in notes)
+
+
+def test_constant_columns_keep_their_scale():
+    table = tables._read.as_table({"a": [3.0, 3.0], "y": [1.0, 2.0]})
+    column, _, notes = tables._columns.fitted_column(table, "a")
+    assert (column.centre, column.scale) == (3.0, 1.0)
+    assert "explains nothing" in notes[0]
+
+
+X = jnp.asarray(np.random.default_rng(3).normal(size=(5, 2)))
+SAME = {
+    "rbf": 1.0 * kx.RBF(),
+    "RBF(lengthscale=2) + Matern_32": 1.0 * kx.RBF(2.0) + 1.0 * kx.Matern32(),
+    "2.5 * rbf * periodic(period=1/2, lengthscale=3)": 2.5 * kx.RBF() * kx.Periodic(3.0, 0.5),
+    "rbf + 3": 1.0 * kx.RBF() + 3.0,
+    "2 * (rbf + linear) * matern12": (2.0 * kx.RBF() + kx.Linear(2.0)) * kx.Matern12(),
+    "(rbf + 1) ** 2": 1.0 * (1.0 * kx.RBF() + 1.0) ** 2,
+    "select(rbf, 1) + rbf(columns=[0])": kx.Select(1.0 * kx.RBF(), 1) + 1.0 * kx.Select(kx.RBF(), 0),
+    "select(rbf * linear, [1]) * rq(alpha=2)": 1.0 * kx.Select(kx.RBF() * kx.Linear(), 1) * kx.RationalQuadratic(1.0, 2.0),
+    "polynomial(degree=3, offset=0.5)": 1.0 * kx.Polynomial(3, offset=0.5),
+    "arccosine(order=2) + nngp(depth=2, activation='erf')": 1.0 * kx.ArcCosine(2) + 1.0 * kx.NNGP(2, kx.Erf()),
+    "NTK + cosine(period=[1, 2])": 1.0 * kx.NTK() + 1.0 * kx.Cosine(jnp.array([1.0, 2.0])),
+    "2 * thinplate + cubicspline": 2.0 * kx.ThinPlate() + 1.0 * kx.CubicSpline(),
+    "matern52(lengthscale=[1, 2])": 1.0 * kx.Matern52(jnp.array([1.0, 2.0])),
+    "constant(variance=4) * linear(variance=2)": 1.0 * kx.Constant(4.0) * kx.Linear(2.0),
+}
+
+
+@pytest.mark.parametrize("text", SAME)
+def test_expressions_are_the_kernels_that_they_say(text):
+    with jax.disable_jit():
+        np.testing.assert_allclose(parse_kernel(text, 2).gram(X, None), SAME[text].gram(X, None), rtol=1e-12, atol=1e-12)
+
+
+def test_several_columns_have_a_lengthscale_each_unless_told_otherwise():
+    assert parse_kernel("rbf", 3).kernel.lengthscale.shape == (3,)
+    assert parse_kernel("rbf(ard=False)", 3).kernel.lengthscale.shape == ()
+    assert parse_kernel("rbf(lengthscale=2)", 3).kernel.lengthscale.shape == ()
+    assert parse_kernel("rbf", 1).kernel.lengthscale.shape == ()
+
+
+def test_units_of_columns_are_those_of_the_expression():
+    t = Column("t", "date", "years", "2020-01-01", 5.0, 4.0)
+    p = Column("p", "number", None, None, 0.0, 10.0)
+    kernel = parse_kernel('50 * periodic(period=1, columns="t") + linear(variance=[3, 7])', [t, p], target_scale=5.0)
+    assert float(kernel.kernels[0].variance) == 2.0
+    assert float(kernel.kernels[0].kernel.kernel.period) == 0.25
+    np.testing.assert_allclose(kernel.kernels[1].variance, [3 * 16 / 25, 7 * 100 / 25])
+    with pytest.raises(KernelExpressionError, match=r"one number for columns in different units \(t in years, p in its own"):
+        parse_kernel("rbf(lengthscale=2)", [t, p])
+    with pytest.raises(KernelExpressionError, match=r"no column 'tt' here\. Did you mean 't'\?"):
+        parse_kernel('rbf(columns="tt")', [t, p])
+
+
+WRONG = {
+    "rbf + perodic(period=1)": (r"no kernel 'perodic'\. Did you mean 'periodic'\?", 6),
+    "rbf(lenghtscale=1)": (r"Did you mean 'lengthscale'\? rbf takes lengthscale, ard, columns", 0),
+    "__import__('os').system('x')": ("only kernels, numbers", 0),
+    "rbf.lengthscale": ("only kernels, numbers", 0),
+    "eval('1')": ("name this", 5),
+    "open": ("no kernel 'open'", 0),
+    "rbf - linear": ("a difference or quotient is no kernel", 0),
+    "rbf ** 2.5": ("whole number from 1 to 20", 7),
+    "rbf ** 100": ("whole number from 1 to 20", 7),
+    "rbf(lengthscale=-1)": ("lengthscale must be positive", 0),
+    "rbf(lengthscale=[1, 2, 3])": ("3 numbers for 2 columns", 0),
+    "rbf * cubicspline": ("only conditionally definite", 0),
+    "polynomial(degree=1e9)": ("degree is a whole number", 0),
+    "thinplate(order=1)": ("raise the order", 0),
+    "rbf(lengthscale=1e999)": ("not finite", 16),
+    "rbf(lengthscale=9**9**9**9)": ("not finite", 19),
+    "rbf +": ("not a kernel expression", 5),
+    "-2 * rbf": ("a variance is a positive number", 0),
+    "3": ("a number alone is no kernel", 0),
+    "rbf if 1 else linear": ("only kernels", 0),
+    "[rbf for x in y]": ("only kernels", 0),
+    "(" * 60 + "rbf" + ")" * 60: ("nested more than 40", 40),
+    "rbf(**{'a': 1})": ("stars have no meaning", 6),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_expression_is_pointed_at(text):
+    message, at = WRONG[text]
+    with pytest.raises(KernelExpressionError, match=message) as raised:
+        parse_kernel(text, 2)
+    line, caret = str(raised.value).split("\n")[1:]
+    assert line.strip() in text
+    assert caret.index("^") - 2 == at
+
+
+def test_huge_expressions_are_refused():
+    for text in ("rbf+" * 5000 + "rbf", "+".join(["rbf"] * 390), "-" * 1900 + "1", ""):
+        with pytest.raises(KernelExpressionError):
+            parse_kernel(text)
+
+
+PIECES = [
+    "rbf",
+    "linear",
+    "matern32",
+    "periodic(period=1)",
+    "select",
+    "fixed",
+    "2",
+    "1.5",
+    "(",
+    ")",
+    "+",
+    "*",
+    "**",
+    ",",
+    "=",
+]
+PIECES += [
+    "[0]",
+    "columns",
+    "lengthscale",
+    "'t'",
+    ".",
+    "__class__",
+    "lambda",
+    ":",
+    "é",
+    "\x00",
+    "constant",
+    "cubicspline",
+    "-",
+    "/",
+]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.one_of(st.text(max_size=40), st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join)))
+def test_any_text_is_a_kernel_or_refused(text):
+    try:
+        kernel = parse_kernel(text, 2)
+    except KernelExpressionError:
+        return
+    assert isinstance(kernel, kx.AbstractKernel)
+
+
+def groups_table(seed=0):
+    rng = np.random.default_rng(seed)
+    shop = np.repeat([3, 1, 2], 12)
+    t = rng.uniform(0, 10, 36)
+    return {"shop": shop, "t": t, "sales": 100 * shop + 5 * np.sin(t) + 0.2 * rng.normal(size=36)}
+
+
+@pytest.fixture(scope="module")
+def many():
+    return tables.fit_table_many(groups_table(), "sales", "shop", kernel="rbf")
+
+
+def test_many_fits_predict_each_with_its_own_model(many):
+    of, new = groups_table(), groups_table(seed=1)
+    s = np.std(of["sales"])
+    z, y = (of["t"] - of["t"].mean()) / of["t"].std(), (of["sales"] - of["sales"].mean()) / s
+    answers = many.predict(new)
+    for name in (1, 3):
+        rows, wanted = of["shop"] == name, new["shop"] == name
+        model = many.fits[str(name)].model
+        K = float(model.kernel.variance) * np.exp(
+            -0.5 * ((z[rows, None] - z[None, rows]) / float(model.kernel.kernel.lengthscale)) ** 2
+        )
+        z_new = (new["t"][wanted] - of["t"].mean()) / of["t"].std()
+        cross = float(model.kernel.variance) * np.exp(
+            -0.5 * ((z_new[:, None] - z[None, rows]) / float(model.kernel.kernel.lengthscale)) ** 2
+        )
+        level = float(model.mean.value)
+        alpha = np.linalg.solve(K + float(model.noise) * np.eye(rows.sum()), y[rows] - level)
+        mean = (cross @ alpha + level) * s + of["sales"].mean()
+        np.testing.assert_allclose(answers["mean"][wanted], mean, rtol=1e-6)
+    with pytest.raises(TableError, match=r"column 'shop' has '7' in rows 0, .*a group that the model does not know"):
+        many.predict({**new, "shop": np.full(36, 7)})
+
+
+def test_many_fits_come_back_from_a_file(many, tmp_path):
+    kx.save(tmp_path / "fits.kx", many)
+    loaded = kx.load(tmp_path / "fits.kx")
+    text = {"shop": np.array(["2", "1"], object), "t": np.array([1.0, 2.0])}
+    number = {"shop": np.array([2.0, 1.0]), "t": np.array([1.0, 2.0])}
+    np.testing.assert_array_equal(loaded.predict(text)["mean"], many.predict(number)["mean"])
+
+
+def test_a_comparison_leaves_the_same_rows_out_for_all():
+    of = columns()
+    x, y = np.stack([raw(of)[:, 0], of["depth"]], axis=1), of["level"]
+    answer = tables.compare_table(of, "level", folds=N, methods="mean,least_squares")
+    rows = {row["method"]: row for row in answer.rows}
+    design = np.column_stack([np.ones(N), x])
+    hat = design @ np.linalg.solve(design.T @ design, design.T)
+    residuals = (y - hat @ y) / (1 - np.diag(hat))
+    assert rows["least_squares"]["rmse"] == pytest.approx(np.sqrt(np.mean(residuals**2)), rel=1e-8)
+    assert rows["least_squares"]["mae"] == pytest.approx(np.mean(np.abs(residuals)), rel=1e-8)
+    assert rows["mean"]["rmse"] == pytest.approx(np.std(y) * N / (N - 1), rel=1e-10)
+    assert 0.8 <= rows["mean"]["coverage"] <= 1.0
+
+
+def test_a_method_that_fails_says_why_and_the_others_go_on():
+    of = {**columns(), "flat": np.ones(N)}
+    answer = tables.compare_table(of, "level", folds=2, methods=["least_squares", "gp"], kernel="linear")
+    rows = {row["method"]: row for row in answer.rows}
+    assert rows["least_squares"]["rmse"] is None
+    assert "rank_deficient" in rows["least_squares"]["status"]
+    assert rows["gp"]["status"] == "ok"
+    assert rows["gp"]["nlpd"] is not None
+    with pytest.raises(TableError, match=r"no method 'laso'\. Did you mean 'lasso'\?"):
+        tables.compare_table(of, "level", methods="laso")
+
+
+def test_two_values_are_classes():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=N)
+    of = {"x": x, "kind": np.where(x > 0.1, "yes", "no").astype(object)}
+    answer = tables.compare_table(of, "kind", folds=3, methods="majority,adaboost")
+    rows = {row["method"]: row for row in answer.rows}
+    assert answer.task == "classification"
+    assert rows["adaboost"]["error_rate"] < 0.3 < rows["majority"]["error_rate"] + 0.2
+    assert rows["majority"]["error_rate"] == pytest.approx(np.mean(x > 0.1) if np.mean(x > 0.1) < 0.5 else np.mean(x <= 0.1))
+    assert any("yes (+1)" in note for note in answer.notes)
+
+
+def test_tables_are_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "out.csv"
+    tables.write_table(path, {"a": np.array([1.5, np.nan]), "b": np.array(["x, y", None], object)})
+    assert path.read_text() == 'a,b\n1.5,"x, y"\n,\n'
+    with pytest.raises(ValueError):
+        tables.write_table(path, {"a": np.zeros(2), "b": np.zeros(3)})
+    assert path.read_text() == 'a,b\n1.5,"x, y"\n,\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
+    tables.write_table(tmp_path / "out.parquet", {"a": np.array(["1", "2.5"], object), "b": np.array(["x", "1"], object)})
+    back = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    assert back == {"a": [1.0, 2.5], "b": ["x", "1"]}
+
+
+def test_tables_need_no_extra():
+    code = (
+        "import sys\n"
+        "for name in ('pyarrow', 'typer', 'rich', 'matplotlib', 'tqdm', 'pandas', 'sklearn'): sys.modules[name] = None\n"
+        "from kernax import tables\n"
+        "print(tables.parse_kernel('rbf').variance)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "1.0"
+
+
+def test_messages_name_no_more_than_a_few_lines():
+    table = tables.Table({"a": np.arange(100)}, "f.csv", np.arange(2, 102))
+    assert table.places(range(100)) == "lines 2, 3, 4, 5, 6, … (100 in all)"
+    assert table.places([4]) == "line 6"
+    assert re.fullmatch(r"rows 1, 2 \(counted from 0\)", tables.Table({"a": np.arange(9)}, "x").places([1, 2]))
+    assert all(len(line) < 200 for line in itertools.chain([table.places(range(100))]))
