@@ -90,7 +90,7 @@ from kernax.posterior import (
     sample,
     variance,
 )
-from kernax.report import report
+from kernax.report import Report, report
 from kernax.selection import (
     Discrepancy,
     LCurve,
@@ -173,6 +173,7 @@ __all__ = [
     "RationalQuadratic",
     "ReLU",
     "Real",
+    "Report",
     "Result",
     "RidgeChoice",
     "RidgePath",

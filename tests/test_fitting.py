@@ -43,7 +43,7 @@ def test_reaches_the_optimum_of_scikit_learn(fitted, best_known):
     c = kx.condition(fitted.model, DATA)
     np.testing.assert_allclose(kx.negative_log_marginal_likelihood(c), fitted.value, rtol=1e-9)
     assert "successful" in repr(fitted)
-    assert "evaluations" in kx.report(fitted)
+    assert "evaluations" in str(kx.report(fitted))
 
 
 @pytest.mark.parametrize(

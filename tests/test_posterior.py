@@ -140,7 +140,7 @@ def test_noise_per_row_says_nothing_of_new_rows():
 
 
 def test_reports_are_readable():
-    text = kx.report(C)
+    text = str(kx.report(C))
     for words in ("rows", "9 of 9, float64", "Cholesky()", "successful", "condition number", "leave-one-out RMSE", "noise"):
         assert words in text
     assert "successful" in repr(C)

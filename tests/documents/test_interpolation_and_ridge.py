@@ -359,7 +359,7 @@ def test_f13_what_float32_needs_is_reported():
     assert bool(single.result == kx.Result.singular)
     # A few roundings of the diagonal, which is 1, and not the largest jitter allowed.
     assert np.finfo(np.float32).eps < float(single.jitter) < 1e-4
-    report = kx.report(single)
+    report = str(kx.report(single))
     assert "float32" in report
     assert f"{float(single.jitter):.3g} (added to the diagonal beyond the noise)" in report
 

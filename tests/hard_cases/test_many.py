@@ -509,7 +509,7 @@ def test_tables_of_nothing_and_of_names_in_several_parts(fits):
     named = dataclasses.replace(fits[:2], keys=(("a", 1), ("b", 2)))
     assert pd.DataFrame(named.table())["dataset"].tolist() == [("a", 1), ("b", 2)]
     assert named["b", 2].value == fits[1].value
-    text = kx.report(fits)
+    text = str(kx.report(fits))
     assert f"{len(fits)} successful" in text
     assert "noise" in text
 

@@ -1,0 +1,169 @@
+"""Reports of everything that has seen data."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.fitting import Fit, Fits
+from kernax.learners import SVR, SupportVectors
+from kernax.learners._machines import AbstractExpansion
+from kernax.model import AbstractModel, Conditioned, condition
+from kernax.report import _advice
+from kernax.report._parameters import Names, described_parameters, names_of
+from kernax.report._report import Entry, Report
+from kernax.report._scores import scores
+from kernax.selection import log_marginal_likelihood
+from kernax.solvers import Result, is_usable, result_name
+
+
+def report(
+    of: Any,
+    data: Data | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    target: str | None = None,
+    scales: Any = None,
+) -> Report:
+    """An account of a `Fit`, `Fits`, a `Conditioned` or a machine: how it ended, its parameters with their units, how it
+    predicts rows that were left out, and plain advice where something looks wrong. Print it, or end a notebook's cell with
+    it.
+
+    A `Fit` is conditioned once more on its data for that, O(n³); one of many fits, or one made inside `jit`, wants its
+    `data`.
+    `columns` and `target` name what x and y hold. If these were standardised, `scales=(x_scales, y_scale)`, what they were
+    divided by, tells parameters and errors in the units from before.
+    """
+    if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
+        raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
+    if isinstance(of, Fits):
+        return _of_fits(of)
+    if isinstance(of, Fit):
+        data = of.data if data is None else data
+        return _of_fit(of, data, names_of(data, columns, target, scales))
+    if isinstance(of, Conditioned | AbstractExpansion):
+        return _of_conditioned(of, names_of(of.data, columns, target, scales))
+    raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
+
+
+def _of_fit(fit: Fit[Any], data: Data | None, names: Names) -> Report:
+    starts = np.asarray(fit.start_values)
+    entries = [
+        _result(fit.result),
+        Entry("objective", f"{float(fit.value):.6g} after {int(fit.num_steps)} evaluations", float(fit.value)),
+        Entry("gradient", f"{float(fit.gradient_norm):.2g} (largest component, unconstrained)", float(fit.gradient_norm)),
+    ]
+    if len(starts) > 1:
+        near = int(np.sum(starts <= float(fit.value) + 1e-3 * max(1.0, abs(float(fit.value)))))
+        failed = int(np.sum(~np.isfinite(starts)))
+        entries.append(Entry("starts", f"{len(starts)}, of which {near} reached this value and {failed} failed"))
+    parameters = described_parameters(fit.model, names, True)
+    advice = [*_on_result(fit.result), *_advice.on_starts(starts, float(fit.value)), *_advice.on_bounds(parameters)]
+    # A model that is conditioned without success has said why in the result of the fit already.
+    c = None if data is None else condition(fit.model, data, throw=False)
+    if c is not None and bool(is_usable(c.result)):
+        found, more = _seen(c, names)
+        entries, advice = entries + found, advice + more
+    else:
+        entries.append(Entry("jitter", f"{float(fit.jitter):.3g}", float(fit.jitter)))
+    return Report(f"{_kind(fit.model)}, fitted", tuple(entries), tuple(parameters), tuple(dict.fromkeys(advice)))
+
+
+def _of_conditioned(c: Any, names: Names) -> Report:
+    found, advice = _seen(c, names) if bool(is_usable(c.result)) else ([], [])
+    shown = described_parameters(c.model, names, False)
+    advice = [*_on_result(c.result), *advice]
+    return Report(f"{_kind(c.model)}, conditioned on data", (_result(c.result), *found), tuple(shown), tuple(advice))
+
+
+def _seen(c: Any, names: Names) -> tuple[list[Entry], list[str]]:
+    """What a model that has seen data says: entries and advice."""
+    rows = Entry("rows", f"{int(c.data.count)} of {c.data.n}, {c.data.dtype}", int(c.data.count))
+    found, advice = _of_model(c, names) if isinstance(c, Conditioned) else _of_machine(c)
+    return [rows, *found], advice
+
+
+def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
+    number, evidence = float(c.factor.condition_estimate()), float(log_marginal_likelihood(c))
+    added = " (added to the diagonal beyond the noise)" if c.jitter > 0 else ""
+    entries = [
+        Entry("solver", repr(c.solver)),
+        Entry("jitter", f"{float(c.jitter):.3g}{added}", float(c.jitter)),
+        Entry("condition number", f"about {number:.1e}", number),
+    ]
+    if np.isfinite(evidence):
+        entries.append(Entry("log marginal likelihood", f"{evidence:.6g}", evidence))
+    advice = [*_advice.on_lengthscales(c, names), *_advice.on_numbers(c, number)]
+    if not np.isfinite(np.asarray(c.data.y)).all():
+        return [*entries, Entry("targets", "left out when it was saved")], advice
+    left_out = scores(c)
+    if left_out is None:
+        return entries, advice
+    rmse, density = left_out.rmse * names.y_scale, left_out.log_density - math.log(names.y_scale)
+    entries += [
+        Entry("leave-one-out RMSE", f"{rmse:.4g} [{names.target}]", rmse),
+        Entry("leave-one-out R²", f"{left_out.explained:.4g}", left_out.explained),
+        Entry("leave-one-out log density", f"{density:.4g} a row", density),
+    ]
+    for level, share in left_out.coverage.items():
+        entries.append(Entry(f"in {100 * level:.0f} % intervals", f"{100 * share:.1f} % of the rows left out", share))
+    return entries, advice + _advice.on_scores(c, left_out)
+
+
+def _of_machine(c: Any) -> tuple[list[Entry], list[str]]:
+    entries, advice = [], []
+    if c.model.intercept:
+        entries.append(Entry("intercept", f"{float(c.intercept):.6g}", float(c.intercept)))
+    if isinstance(c, SupportVectors):
+        support, bound = int(c.num_support), int(np.sum(np.asarray(c.at_bound)))
+        entries += [
+            Entry("support vectors", f"{support}, of which {bound} at their bound", support),
+            Entry("objective", f"{float(c.objective):.6g}", float(c.objective)),
+            Entry("duality gap", f"{float(c.duality_gap):.2g}", float(c.duality_gap)),
+            Entry("KKT residual", f"{float(c.kkt_residual):.2g}", float(c.kkt_residual)),
+        ]
+        count = max(int(c.data.count), 1)
+        advice = _advice.on_support(support / count, bound / count, isinstance(c.model, SVR))
+    entries.append(Entry("jitter", f"{float(c.jitter):.3g}", float(c.jitter)))
+    return entries, advice
+
+
+def _of_fits(fits: Fits) -> Report:
+    table, usable = fits.table(), np.isfinite(np.asarray(fits.value))
+    kinds, counts = np.unique(fits.result_names, return_counts=True)
+    ended = sorted(zip(counts.tolist(), kinds, strict=True), reverse=True)
+    entries = [
+        Entry("datasets", f"{len(fits)}, of {_range(table['rows'])} rows", len(fits)),
+        Entry("results", ", ".join(f"{count} {name}" for count, name in ended), {name: count for count, name in ended}),
+        Entry("evaluations", f"{_range(table['num_steps'])}, {int(table['num_steps'].sum())} in all"),
+        Entry("jitter", f"{np.sum(table['jitter'] > 0)} needed some", int(np.sum(table["jitter"] > 0))),
+        Entry("at a bound", f"{np.sum(table['at_bound'] != '')}", int(np.sum(table["at_bound"] != ""))),
+    ]
+    if usable.any():
+        entries += [_quartiles(name, table[name][usable]) for name in list(table)[8:]]
+    return Report("many fits", tuple(entries), advice=tuple(_advice.on_fits(fits, table)))
+
+
+def _result(result: Any) -> Entry:
+    return Entry("result", result_name(result))
+
+
+def _on_result(result: Any) -> list[str]:
+    return [] if result_name(result) == "successful" else [Result[result]]
+
+
+def _kind(model: AbstractModel) -> str:
+    return f"{type(model).__name__} of {type(model.kernel).__name__}"
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{values.min()} to {values.max()}" if len(values) else "none"
+
+
+def _quartiles(name: str, values: np.ndarray) -> Entry:
+    numbers = np.quantile(values, [0.25, 0.5, 0.75])
+    return Entry(name, ", ".join(f"{value:.4g}" for value in numbers) + " (quartiles)", numbers.tolist())

@@ -1,0 +1,163 @@
+"""The parameters of a model with their names and units."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from kernax.kernels import AbstractKernel, AbstractStationary, FeatureMap, Select, Warp
+from kernax.parameters import owner_and_field, parameter_name, parameters, setting, unit
+from kernax.report._report import Parameter
+
+_MOST_ENTRIES = 12
+
+
+class Names(NamedTuple):
+    """What columns and target are called, and how many of their own units one unit of the model's numbers is."""
+
+    columns: tuple[str, ...] | None
+    """None if the inputs are no table of columns."""
+    target: str
+    x_scales: np.ndarray | None
+    y_scale: float
+
+    @property
+    def are_scaled(self) -> bool:
+        return self.x_scales is not None
+
+
+def names_of(data: Any, columns: Sequence[str] | None, target: str | None, scales: Any) -> Names:
+    """The names given, or `x[0]`, `x[1]`, … and `y`."""
+    x = None if data is None else data.x
+    width = x.shape[1] if isinstance(x, jax.Array | np.ndarray) and x.ndim == 2 else None
+    if columns is not None and width is not None and len(columns) != width:
+        raise ValueError(f"columns has {len(columns)} names, and the data has {width} columns: give a name to each.")
+    if columns is None and width is not None:
+        columns = ["x"] if width == 1 else [f"x[{i}]" for i in range(width)]
+    x_scales, y_scale = (None, 1.0) if scales is None else scales
+    if x_scales is not None:
+        x_scales = np.atleast_1d(np.asarray(x_scales, float))
+        if columns is not None and x_scales.shape != (len(columns),):
+            raise ValueError(f"scales has {x_scales.size} scales of columns, and there are {len(columns)} columns.")
+    return Names(None if columns is None else tuple(map(str, columns)), target or "y", x_scales, float(y_scale))
+
+
+class Lengthscale(NamedTuple):
+    """One lengthscale, of one column (`None`: of all together)."""
+
+    name: str
+    value: float
+    column: int | None
+
+
+def described_parameters(model: Any, names: Names, is_fit: bool) -> list[Parameter]:
+    """Every parameter in its own unit, the entries of short vectors one by one; bounds only of what was fitted."""
+    rows = []
+    for path, leaf in parameters(model):
+        value, name = np.asarray(leaf, float), parameter_name(path)
+        columns = columns_of(model, path, names)
+        measured, known = unit(model, path), setting(model, path).bijector
+        hit = np.zeros(value.shape, bool)
+        if is_fit and known is not None:  # a noise of 0 is held, not arrived at
+            hit = np.asarray(known.at_bound(leaf)) & (value != 0)
+        if value.ndim > 1 or value.size > _MOST_ENTRIES:
+            ends = f"{value.size} values from {value.min():.4g} to {value.max():.4g}" if value.size else "no values"
+            ends += f", {hit.sum()} of them at a bound" if hit.any() else ""
+            rows.append(Parameter(name, ends, _unit_text(measured, None, names, False)))
+            continue
+        per_column = value.ndim == 1 and columns is not None and len(columns) == value.size and "x" in measured
+        for i, entry in enumerate(value.ravel()):
+            column = columns[i] if per_column and columns is not None else _only(columns)
+            factor = _factor(measured, column, names)
+            label = name if value.ndim == 0 else f"{name}[{_label(column if per_column else None, i, names)}]"
+            text = _unit_text(measured, column, names, factor is not None)
+            side = _side(known, float(entry)) if hit.ravel()[i] else ""
+            rows.append(Parameter(label, float(entry) * (1.0 if factor is None else factor), text, side))
+    return rows
+
+
+def lengthscales(model: Any, names: Names) -> list[Lengthscale]:
+    """The lengthscales of stationary kernels that look at columns of the data themselves."""
+    found = []
+    for path, leaf in parameters(model):
+        owner, field = owner_and_field(model, path)
+        columns = columns_of(model, path, names)
+        if not isinstance(owner, AbstractStationary) or field != "lengthscale" or columns is None:
+            continue
+        name, value = parameter_name(path), np.asarray(leaf, float)
+        if value.ndim == 0:
+            found.append(Lengthscale(name, float(value), _only(columns)))
+        elif len(columns) == value.size:
+            found += [Lengthscale(f"{name}[{_label(c, i, names)}]", float(value[i]), c) for i, c in enumerate(columns)]
+    return found
+
+
+def columns_of(model: Any, path: Any, names: Names) -> list[int] | None:
+    """Which columns of the data the owner of the parameter at `path` sees; None if it sees something else."""
+    if names.columns is None:
+        return None
+    columns: list[int] = list(range(len(names.columns)))
+    for depth in range(1, len(path)):
+        part, _ = owner_and_field(model, path[: depth + 1])
+        if isinstance(part, Select):
+            columns = [columns[i] for i in part.columns]
+        elif isinstance(part, Warp | FeatureMap):
+            return None
+        elif not isinstance(part, AbstractKernel | tuple):
+            return columns
+    return columns
+
+
+def _only(columns: list[int] | None) -> int | None:
+    return columns[0] if columns is not None and len(columns) == 1 else None
+
+
+def _label(column: int | None, i: int, names: Names) -> str:
+    if column is None or names.columns is None:
+        return str(i)
+    name = names.columns[column]
+    return str(column) if name == f"x[{column}]" else name
+
+
+def _powers(measured: str) -> dict[str, int]:
+    """`y²/x²` as `{"y": 2, "x": -2}`."""
+    powers, sign, last = {"x": 0, "y": 0}, 1, ""
+    for letter in measured:
+        if letter == "/":
+            sign = -1
+        elif letter == "²" and last:
+            powers[last] += sign
+        elif letter in powers:
+            powers[letter] += sign
+            last = letter
+    return powers
+
+
+def _factor(measured: str, column: int | None, names: Names) -> float | None:
+    """What a value is multiplied with to be in the units of the table; None if it cannot be told in them."""
+    powers = _powers(measured)
+    factor = names.y_scale ** powers["y"]
+    if powers["x"] and names.x_scales is not None:
+        same = len(set(names.x_scales.tolist())) == 1
+        if column is None and not same:
+            return None
+        factor *= float(names.x_scales[0 if column is None else column]) ** powers["x"]
+    return factor
+
+
+def _unit_text(measured: str, column: int | None, names: Names, is_converted: bool) -> str:
+    if not measured:
+        return ""
+    if names.are_scaled and not is_converted:
+        return "standardised"
+    several = names.columns[0] if names.columns is not None and len(names.columns) == 1 else "x"
+    named = several if column is None or names.columns is None else names.columns[column]
+    return "".join({"x": named, "y": names.target}.get(letter, letter) for letter in measured)
+
+
+def _side(bijector: Any, value: float) -> str:
+    """Which end of its range a value sits at."""
+    upper = getattr(bijector, "ceiling", getattr(bijector, "upper", np.inf))
+    lower = getattr(bijector, "floor", getattr(bijector, "lower", -np.inf))
+    return "upper" if abs(upper - value) < abs(value - lower) else "lower"

@@ -1,0 +1,208 @@
+"""What a report says of fits and of models that have seen data."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import kernax as kx
+from kernax import learners
+
+rng = np.random.default_rng(0)
+N = 40
+X = rng.uniform(-3, 3, size=(N, 3))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
+DATA = kx.Data(X, Y)
+MODEL = kx.Model(1.0 * kx.RBF(lengthscale=jnp.ones(3)), noise=0.1)
+FIT = kx.fit(MODEL, DATA)
+
+
+def entries(report):
+    return report.as_dict()["entries"]
+
+
+def values(report):
+    return {p["name"]: p["value"] for p in report.as_dict()["parameters"]}
+
+
+def test_a_fit_is_told_with_its_scores():
+    report = kx.report(FIT)
+    found = entries(report)
+    assert found["result"] == "successful"
+    assert found["objective"] == pytest.approx(float(FIT.value))
+    assert found["gradient"] == pytest.approx(float(FIT.gradient_norm))
+    assert found["rows"] == N
+    assert found["log marginal likelihood"] == pytest.approx(-float(FIT.value))
+    text = str(report)
+    for words in ("after", "evaluations", "condition number", "jitter", "leave-one-out R²", "kernel.kernel.lengthscale[0]"):
+        assert words in text
+    assert repr(report) == text
+
+
+def test_left_out_scores_are_those_of_refits():
+    """Each row left out in turn, in plain NumPy: residuals, variances, coverage and densities."""
+    scale = np.asarray(FIT.model.kernel.kernel.lengthscale)
+    z = X / scale
+    gram = float(FIT.model.kernel.variance) * np.exp(-0.5 * ((z[:, None] - z[None]) ** 2).sum(-1))
+    noise = float(FIT.model.noise)
+    mean, sd = np.empty(N), np.empty(N)
+    for i in range(N):
+        others = np.arange(N) != i
+        weights = np.linalg.solve(gram[np.ix_(others, others)] + noise * np.eye(N - 1), gram[others, i])
+        mean[i], sd[i] = weights @ Y[others], np.sqrt(gram[i, i] - weights @ gram[others, i] + noise)
+    found = entries(kx.report(FIT))
+    assert found["leave-one-out RMSE"] == pytest.approx(np.sqrt(np.mean((Y - mean) ** 2)))
+    assert found["leave-one-out R²"] == pytest.approx(1 - np.mean((Y - mean) ** 2) / np.var(Y))
+    assert found["leave-one-out log density"] == pytest.approx(scipy.stats.norm.logpdf(Y, mean, sd).mean())
+    for level in (0.5, 0.95):
+        low, high = scipy.stats.norm.interval(level, mean, sd)
+        assert found[f"in {100 * level:.0f} % intervals"] == pytest.approx(np.mean((low <= Y) & (high >= Y)))
+
+
+def test_units_are_those_of_the_table():
+    """The same numbers from standardised data and from the data themselves."""
+    x_scales, y_scale = np.array([2.0, 5.0, 0.3]), 10.0
+    model = kx.Model(
+        2.0 * kx.RBF(lengthscale=np.array([1.0, 2.0, 3.0])) + kx.Linear(variance=np.array([0.1, 0.2, 0.3])), 0.2
+    )
+    raw = kx.Model(
+        200.0 * kx.RBF(lengthscale=np.array([2.0, 10.0, 0.9]))
+        + kx.Linear(variance=100 * np.array([0.1, 0.2, 0.3]) / x_scales**2),
+        20.0,
+    )
+    names = ["time", "depth", "salt"]
+    scaled = kx.report(kx.condition(model, DATA), columns=names, target="heat", scales=(x_scales, y_scale))
+    direct = kx.report(kx.condition(raw, kx.Data(X * x_scales, Y * y_scale)), columns=names, target="heat")
+    assert values(scaled) == pytest.approx(values(direct))
+    for name in ("leave-one-out RMSE", "leave-one-out log density", "leave-one-out R²"):
+        assert entries(scaled)[name] == pytest.approx(entries(direct)[name])
+    units = {p.name: p.unit for p in scaled.parameters}
+    assert units == {
+        "kernel.kernels[0].kernel.lengthscale[time]": "time",
+        "kernel.kernels[0].kernel.lengthscale[depth]": "depth",
+        "kernel.kernels[0].kernel.lengthscale[salt]": "salt",
+        "kernel.kernels[0].variance": "heat²",
+        "kernel.kernels[1].variance[time]": "heat²/time²",
+        "kernel.kernels[1].variance[depth]": "heat²/depth²",
+        "kernel.kernels[1].variance[salt]": "heat²/salt²",
+        "noise": "heat²",
+    }
+
+
+def test_units_of_some_columns_of_all_and_of_none():
+    model = kx.Model(kx.Select(kx.Periodic(period=2.0), 1) * kx.RBF() + kx.Warp(kx.RBF(), jnp.tanh), 0.1)
+    report = kx.report(kx.condition(model, DATA), columns=["a", "b", "c"], scales=([1.0, 3.0, 2.0], 1.0))
+    units = {p.name: (p.value, p.unit) for p in report.parameters}
+    assert units["kernel.kernels[0].kernels[0].kernel.period"] == (6.0, "b")
+    assert units["kernel.kernels[0].kernels[0].kernel.lengthscale"] == (1.0, "")
+    assert units["kernel.kernels[0].kernels[1].lengthscale"] == (1.0, "standardised")
+    assert units["kernel.kernels[1].kernel.lengthscale"] == (1.0, "standardised")
+
+
+def bounded(where, low, high):
+    return kx.with_bijector(MODEL, where, kx.Positive(low, high))
+
+
+@pytest.mark.parametrize(
+    ("where", "low", "high", "message"),
+    [
+        (
+            lambda m: m.kernel.kernel.lengthscale,
+            0.01,
+            9.0,
+            "lengthscale[salt] is at its upper bound: the column may be",
+        ),
+        (lambda m: m.noise, 0.05, 9.0, "noise is at its lower bound: the fit goes through every row"),
+        (lambda m: m.kernel.variance, 0.01, 1.1, "variance is at its upper bound: widen its range"),
+    ],
+)
+def test_bounds_that_were_hit(where, low, high, message):
+    report = kx.report(kx.fit(bounded(where, low, high), DATA), columns=["time", "depth", "salt"])
+    assert any(message in sentence for sentence in report.advice)
+    assert sum(bool(p.bound) for p in report.parameters) >= 1
+    assert "bound)" in str(report)
+
+
+def advice_of(model, x, y, **options):
+    return " ".join(kx.report(kx.condition(model, kx.Data(x, y)), **options).advice)
+
+
+def test_a_good_fit_gets_no_advice():
+    x = np.linspace(0, 6, N)[:, None]
+    y = np.sin(x[:, 0]) + 0.2 * np.random.default_rng(3).normal(size=N)
+    assert kx.report(kx.fit(kx.Model(1.0 * kx.RBF(), 0.1), kx.Data(x, y))).advice == ()
+
+
+def test_advice_where_something_looks_wrong():
+    x = np.linspace(0, 6, N)[:, None]
+    noise = np.random.default_rng(1).normal(size=N)
+    y = np.sin(x[:, 0]) + 0.1 * noise
+    good = kx.Model(1.0 * kx.RBF(), 0.01)
+    assert "0.00" not in advice_of(good, x, y)
+    assert "hardly inform each other" in advice_of(kx.Model(1.0 * kx.RBF(0.01), 0.01), x, y)
+    assert "hardly varies over the data" in advice_of(kx.Model(1.0 * kx.RBF(1e3), 0.01), x, y)
+    assert "hardly better than by the mean" in advice_of(kx.Model(1.0 * kx.RBF(), 1.0), x, noise)
+    assert "95 % intervals cover only" in advice_of(kx.Model(1.0 * kx.RBF(), 1e-4), x, y)
+    assert "50 % intervals cover" in advice_of(kx.Model(1.0 * kx.RBF(), 1.0), x, y)
+    assert "it a mean, kx.means.Constant" in advice_of(good, x, y + 50)
+    assert "a jitter of" in advice_of(kx.Model(kx.RBF(1e3) * 1e3, 1e-13), x, y)
+    outlier = y.copy()
+    outlier[7] += 5
+    assert "rows far from what the others say, in standard deviations: 7 (+" in advice_of(good, x, outlier)
+    both = np.column_stack([x, np.ones(N), 1e-3 * noise])
+    said = advice_of(kx.Model(1.0 * kx.RBF(jnp.ones(3)), 0.01), both, y, columns=["t", "k", "w"])
+    assert "column k is constant" in said
+    assert "kernel.kernel.lengthscale[w] is" in said
+    assert "the column may be irrelevant" in said
+
+
+def test_advice_on_how_a_fit_ended():
+    few = kx.fit(MODEL, DATA, max_steps=2)
+    assert "max_steps_reached: the steps were used up" in kx.report(few).advice[0]
+    several = kx.fit(MODEL, DATA, restarts=2, key=jax.random.key(0))
+    assert "3, of which" in str(kx.report(several))
+
+
+def test_fits_and_machines():
+    fits = kx.fit_many(MODEL, [(X, Y), (np.full_like(X, np.nan), Y)], max_steps=80)
+    report = kx.report(fits)
+    assert "1 did not end successful (1)" in report.advice[0]
+    assert "kx.refit_many" in report.advice[0]
+    one = kx.report(fits[0])
+    assert "leave-one-out RMSE" not in str(one)
+    assert "leave-one-out RMSE" in str(kx.report(fits[0], DATA))
+    machine = kx.condition(learners.SVR(kx.RBF(), C=1.0, epsilon=1e-3), DATA)
+    assert "nearly every row is a support vector" in kx.report(machine).advice[0]
+    assert entries(kx.report(machine))["support vectors"] == int(machine.num_support)
+
+
+def test_as_html_and_as_json():
+    report = kx.report(FIT, columns=["<script>", "b & c", "d"], target='"y"')
+    page = report._repr_html_()
+    assert "<script>" not in page
+    assert "lengthscale[&lt;script&gt;]" in page
+    assert "b &amp; c" in page
+    assert page.count("<table") == page.count("</table>") == 1
+    again = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert again["advice"] == list(report.advice)
+    assert again["title"] == "Model of Scale, fitted"
+
+
+def test_a_model_without_its_targets(tmp_path):
+    c = kx.condition(FIT.model, DATA)
+    kx.save(tmp_path / "it.kx", c, targets=False)
+    text = str(kx.report(kx.load(tmp_path / "it.kx")))
+    assert "left out when it was saved" in text
+    assert "nan" not in text
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="columns has 2 names, and the data has 3 columns"):
+        kx.report(FIT, columns=["a", "b"])
+    with pytest.raises(ValueError, match="scales has 1 scales of columns"):
+        kx.report(FIT, scales=([1.0], 1.0))
+    with pytest.raises(ValueError, match="outside jit"):
+        jax.jit(lambda c: str(kx.report(c)))(kx.condition(MODEL, DATA))
