@@ -15,6 +15,7 @@ from kernax.fitting import (
     fit_many,
     initialise,
     lbfgs,
+    log_posterior,
     predict_many,
     refit_many,
 )
@@ -211,6 +212,7 @@ __all__ = [
     "load",
     "log_jacobian",
     "log_marginal_likelihood",
+    "log_posterior",
     "log_prior",
     "loo_mean",
     "loo_mse",

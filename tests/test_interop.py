@@ -379,3 +379,33 @@ def test_frames_go_in_and_answers_come_out():
     answer = pd.DataFrame(kx.predict(c, frame[["a", "b"]])._asdict())
     np.testing.assert_array_equal(answer["mean"], expected)
     np.testing.assert_array_equal(pl.Series(np.asarray(kx.loo_residuals(c))), kx.loo_residuals(c))
+
+
+def test_the_log_posterior_is_what_one_would_write(recwarn):
+    density, start, rebuild = kx.log_posterior(with_priors(), DATA)
+    assert not recwarn.list
+    np.testing.assert_array_equal(start, VECTOR)
+    vectors = VECTOR + np.random.default_rng(0).normal(size=(3, 3))
+    np.testing.assert_allclose(jax.vmap(density)(vectors), jax.vmap(log_density)(vectors), rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(density)(vectors[0]), jax.grad(log_density)(vectors[0]), rtol=1e-9)
+    np.testing.assert_array_equal(rebuild(vectors[0]).noise, REBUILD(vectors[0]).noise)
+
+
+def test_the_log_posterior_of_some_parameters_and_where_there_is_none():
+    sampled = with_priors()
+    held = kx.freeze(sampled, where=lambda m: m.noise)
+    density, start, rebuild = kx.log_posterior(sampled, DATA, trainable=held)
+    assert start.shape == (2,)
+    assert rebuild(start + 1).noise == 0.1
+    # The held one counts in the prior, but not in the change of variables: against the values' own density, in NumPy.
+    model = rebuild(start)
+    ell, v, s = map(float, parts(model))
+    covariance = v * np.exp(-0.5 * ((X - X.T) / ell) ** 2) + s * np.eye(15)
+    expected = multivariate_normal(np.zeros(15), covariance).logpdf(Y) + lognorm(0.7).logpdf(ell) + np.log(ell)
+    expected += gamma(2.0, scale=1 / 1.5).logpdf(v) + np.log(v) + uniform(0.01, 0.59).logpdf(s)
+    np.testing.assert_allclose(density(start), expected, rtol=1e-9)
+    with pytest.warns(UserWarning, match=r"kernel.kernel.lengthscale, kernel.variance, noise have no prior"):
+        flat = kx.log_posterior(START, DATA)
+    assert np.isneginf(flat.density(jnp.array([jnp.nan, 0.0, 0.0])))
+    with pytest.raises(TypeError, match=r"kx\.Data second"):
+        kx.log_posterior(START, X)

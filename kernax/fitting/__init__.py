@@ -4,6 +4,7 @@ from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_ma
 from kernax.fitting._fit import fit
 from kernax.fitting._fits import Fit, Fits
 from kernax.fitting._lbfgs import lbfgs
+from kernax.fitting._log_posterior import LogPosterior, log_posterior
 from kernax.fitting._many import fit_many, refit_many
 from kernax.fitting._starts import initialise
 
@@ -11,11 +12,13 @@ __all__ = [
     "ConditionedMany",
     "Fit",
     "Fits",
+    "LogPosterior",
     "condition_many",
     "fit",
     "fit_many",
     "initialise",
     "lbfgs",
+    "log_posterior",
     "predict_many",
     "refit_many",
 ]

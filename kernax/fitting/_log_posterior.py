@@ -1,0 +1,66 @@
+"""The posterior of hyperparameters as samplers want it: a log-density of one vector without bounds."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax.data import Data
+from kernax.model import AbstractModel, check_model_and_data, condition
+from kernax.parameters import Interval, as_dtype, log_jacobian, log_prior, parameter_name, parameters, ravel, setting, split
+from kernax.selection import log_marginal_likelihood
+from kernax.solvers import AbstractSolver, is_usable
+
+
+class LogPosterior(NamedTuple):
+    """`density(vector)` up to a constant, the `start` that is the given model, and `rebuild(vector)`, the way to a model."""
+
+    density: Callable[[Float[Array, " k"]], Float[Array, ""]]
+    start: Float[Array, " k"]
+    rebuild: Callable[[Float[Array, " k"]], Any]
+
+
+def log_posterior(
+    model: AbstractModel, data: Data, *, trainable: Any = None, solver: AbstractSolver | None = None
+) -> LogPosterior:
+    """`log p(y | θ) + log p(θ)` of the free parameters, for NUTS and its like.
+
+    `density, start, rebuild = kx.log_posterior(model, data)` is all that BlackJAX or NumPyro needs.
+
+    The density is one of the vector that `kx.ravel` makes, in the unconstrained space, and has the Jacobian of the change of
+    variables in it. It can be differentiated, compiled and mapped; where the model cannot be conditioned it is −∞. Held
+    parameters (`trainable`, see `kx.freeze`) keep their values.
+
+    Every free parameter should have a prior (`kx.with_prior`): one without counts as uniform in its value, which is improper
+    unless it is bounded (`kx.Interval`), and you are warned.
+    """
+    check_model_and_data(model, data, "log_posterior")
+    model = as_dtype(model, data.dtype)
+    flat = _without_prior(model, trainable)
+    if flat:
+        warnings.warn(
+            f"{', '.join(flat)} {'has' if len(flat) == 1 else 'have'} no prior, so that the posterior may be improper: give "
+            "one with kx.with_prior, bounds with kx.with_bijector(…, kx.Interval(…)), or hold it (trainable=kx.freeze(…)).",
+            stacklevel=2,
+        )
+    start, rebuild = ravel(model, trainable=trainable)
+
+    def density(vector: Float[Array, " k"]) -> Float[Array, ""]:
+        proposed = rebuild(vector)
+        c = condition(proposed, data, solver, throw=False)
+        free, _ = split(proposed, trainable)
+        value = log_marginal_likelihood(c) + log_prior(proposed) + log_jacobian(free)
+        return jnp.where(is_usable(c.result), value, -jnp.inf)
+
+    return LogPosterior(density, start, rebuild)
+
+
+def _without_prior(model: AbstractModel, trainable: Any) -> list[str]:
+    """The names of free parameters with neither a prior nor two finite ends."""
+    free, _ = split(model, trainable)
+    kept = {jax.tree_util.keystr(path) for path, _ in parameters(free)}
+    known = [(path, setting(model, path)) for path, _ in parameters(model) if jax.tree_util.keystr(path) in kept]
+    return [parameter_name(path) for path, of in known if of.prior is None and not isinstance(of.bijector, Interval)]
