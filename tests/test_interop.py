@@ -407,5 +407,3 @@ def test_the_log_posterior_of_some_parameters_and_where_there_is_none():
     with pytest.warns(UserWarning, match=r"kernel.kernel.lengthscale, kernel.variance, noise have no prior"):
         flat = kx.log_posterior(START, DATA)
     assert np.isneginf(flat.density(jnp.array([jnp.nan, 0.0, 0.0])))
-    with pytest.raises(TypeError, match=r"kx\.Data second"):
-        kx.log_posterior(START, X)
