@@ -75,6 +75,7 @@ def test_no_block_escapes():
     for page in PAGES:
         text = page.read_text()
         assert text.count("```") == 2 * len(fences(page)), f"{page}: a fence is not closed, or nested"
+        assert "~~~" not in text, f"{page}: fences are made of backticks"
         for info, _ in fences(page):
             language, _, title = info.partition(" ")
             assert language in {"python", "py", "sh", "text"}, f"{page}: a block of {info!r}"
