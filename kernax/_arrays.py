@@ -16,6 +16,13 @@ def is_concrete(value: Any) -> bool:
     return not isinstance(value, jax.core.Tracer)
 
 
+def plain(value: Any) -> Any:
+    """A column or frame of another library (pandas, polars, Arrow) as a NumPy array; anything else as it is."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic) or not hasattr(value, "__array__"):
+        return value
+    return np.asarray(value)
+
+
 def as_floats(value: Any, name: str) -> Float[Array, "..."]:
     """`value` as a JAX array of floats: integers become floats, what is no real number is refused."""
     return jnp.asarray(*_real_numbers(value, name))
@@ -32,6 +39,7 @@ def _real_numbers(value: Any, name: str) -> tuple[Any, Any]:
     """`value` as an array of real numbers, and the floating type that it is to have."""
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
+    value = plain(value)
     if not isinstance(value, jax.Array):
         # Python's own numbers mean no particular precision; an array of float64 does.
         is_double = getattr(value, "dtype", None) == np.float64

@@ -368,7 +368,7 @@ def test_frames_go_in_and_answers_come_out():
     plain = np.stack([columns["a"], columns["b"]], axis=1)
     expected = np.asarray(kx.mean(kx.condition(model, kx.Data(plain, columns["y"])), plain))
     for frame in (pd.DataFrame(columns, index=range(5, 20)), pl.DataFrame(columns)):
-        c = kx.condition(model, kx.Data(frame[["a", "b"]], frame["y"].to_numpy()))
+        c = kx.condition(model, kx.Data(frame[["a", "b"]], frame["y"]))
         assert c.data.dtype == np.float64
         np.testing.assert_array_equal(kx.mean(c, frame[["a", "b"]]), expected)
     frame = pd.DataFrame(columns, index=range(5, 20))

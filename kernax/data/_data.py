@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from kernax._arrays import as_floats, check_finite
+from kernax._arrays import as_floats, check_finite, plain
 from kernax.kernels import Rows, as_rows, num_rows
 
 
@@ -25,6 +25,7 @@ class Data(eqx.Module):
     mask: Bool[Array, " n"]
 
     def __init__(self, x: Any, y: Any, mask: Any = None):
+        x, y = jax.tree.map(plain, x), plain(y)
         precise = [leaf.dtype for leaf in (y, *jax.tree.leaves(x)) if _has_precision(leaf)]
         x = as_rows(x, "x")
         y = as_floats(y, "y")
