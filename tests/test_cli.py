@@ -254,6 +254,17 @@ def test_a_report_is_one_page_that_loads_nothing_and_runs_nothing(folder):
     assert "RMSE" in text
 
 
+def test_the_demonstration_is_that_of_the_package(folder, monkeypatch):
+    from kernax.demo import __main__ as demonstration
+
+    asked = []
+    monkeypatch.setattr(demonstration, "run", asked.append)
+    call("demo", "-o", folder / "co2.png", "--every", "8")
+    assert (asked[0].output, asked[0].until, asked[0].every) == (folder / "co2.png", 1998.0, 8)
+    monkeypatch.undo()
+    assert "too little data" in call("demo", "--until", "1950", "-o", folder / "co2.png", code=2).stderr
+
+
 def test_version_and_help():
     assert call("--version").stdout.strip() == f"kernax {kx.__version__}"
     for command in ("demo", "fit", "predict", "fit-many", "compare", "report"):

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kernax.cli import _compare, _fit, _many, _predict, _report
-from kernax.cli._console import guarded
+from kernax.cli._console import check_output, guarded
 
 app = typer.Typer(
     name="kernax",
@@ -52,8 +52,12 @@ def demo(
 
     from kernax.demo import __main__ as demonstration
 
-    with jax.enable_x64(True):
-        demonstration.run(argparse.Namespace(output=Path(output), until=until, every=every))
+    check_output(output, [])
+    try:
+        with jax.enable_x64(True):
+            demonstration.run(argparse.Namespace(output=Path(output), until=until, every=every))
+    except SystemExit as error:
+        raise ValueError(str(error)) from None
 
 
 app.command("fit")(guarded(_fit.fit))

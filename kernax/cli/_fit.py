@@ -96,17 +96,14 @@ def column_rows(fitted: Any) -> list[dict[str, Any]]:
 
 
 def report_of(fitted: TableFit) -> Any:
-    """kernax's own report of the fit, with the names and units of the table where it takes them."""
-    names = [column.name for column in fitted.columns]
-    try:
-        return kx.report(fitted.fit, columns=names, target=fitted.target.name, scales=fitted.scales)  # pyright: ignore
-    except TypeError:
-        return kx.report(fitted.fit)
+    """kernax's own report of the fit, with the names and units of the table."""
+    names = [f"{column.name} ({column.unit})" if column.is_date else column.name for column in fitted.columns]
+    return kx.report(fitted.fit, columns=names, target=fitted.target.name, scales=fitted.scales)
 
 
 def summary(fitted: TableFit) -> dict[str, Any]:
     """What there is to know about a fit, for JSON."""
-    own = fitted.fit
+    own, report = fitted.fit, report_of(fitted).as_dict()
     return {
         "rows": fitted.data.n,
         "target": fitted.target.name,
@@ -116,7 +113,8 @@ def summary(fitted: TableFit) -> dict[str, Any]:
         "result": result_name(own.result),
         "value": float(own.value),
         "steps": int(own.num_steps),
-        "fitted_kernel": repr(own.model.kernel),
+        "parameters": report["parameters"],
+        "advice": report["advice"],
         "noise_sd": float(np.sqrt(float(own.model.noise)) * fitted.target.scale),
         "loo_rmse": float(np.sqrt(float(kx.loo_mse(fitted.conditioned()))) * fitted.target.scale),
         "notes": fitted.notes,

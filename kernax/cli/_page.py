@@ -1,5 +1,6 @@
 """One HTML page about a model, with nothing outside of it."""
 
+import dataclasses
 import html
 from typing import Any
 
@@ -16,7 +17,6 @@ p.sub { color: #555; margin-top: .2rem; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: .92rem; }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; } th.n { text-align: right; }
-pre { background: #f6f6f4; padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.4; }
 code { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1.4rem; }
@@ -60,16 +60,15 @@ def _text(value: Any) -> str:
 
 
 def _advice(fitted: TableFit, report: Any) -> list[str]:
-    sentences = [*getattr(report, "advice", ()), *fitted.notes]
+    sentences = [*report.advice, *fitted.notes]
     if not sentences:
         return []
     return ["<h2>What to know</h2>", "<ul>", *(f"<li>{_text(sentence)}</li>" for sentence in sentences), "</ul>"]
 
 
 def _report(report: Any) -> str:
-    if hasattr(report, "_repr_html_"):
-        return f'<div class="wide">{report._repr_html_()}</div>'
-    return f"<pre>{_text(report)}</pre>"
+    # Its advice stands at the top of the page.
+    return f'<div class="wide">{dataclasses.replace(report, advice=())._repr_html_()}</div>'
 
 
 def _columns(fitted: TableFit) -> str:
