@@ -71,7 +71,8 @@ def test_a_ridge_is_chosen_and_its_model_can_be_asked_everything():
         keep = np.arange(30) != i
         losses.append((ks.KernelRidge(kx.RBF(0.8), alpha=ours.alpha_).fit(X[keep], Y[keep]).predict(X[[i]])[0] - Y[i]) ** 2)
     close(kx.loo_mse(ours.conditioned_), np.mean(losses), 1e-7)
-    close(kx.mean(ours.conditioned_, NEW), ours.predict(NEW))
+    for c in (ours.conditioned_, ours.choice_.conditioned):
+        close(kx.mean(c, NEW), ours.predict(NEW))
     for factor in (0.7, 1.3):
         other = ks.KernelRidge(kx.RBF(0.8), alpha=factor * ours.alpha_).fit(X, Y)
         assert kx.loo_mse(other.conditioned_) > kx.loo_mse(ours.conditioned_)
@@ -107,7 +108,7 @@ def test_noisy_predictions_are_those_of_a_white_kernel():
 
 
 def test_noise_of_each_row_is_held():
-    noise = rng.uniform(0.05, 0.5, size=30)
+    noise = np.random.default_rng(1).uniform(0.05, 0.5, size=30)
     ours = ks.GaussianProcessRegressor(KERNEL, noise=noise).fit(X, Y)
     kernel = kernels.ConstantKernel(ours.kernel_.variance) * kernels.RBF(ours.kernel_.kernel.lengthscale)
     theirs = gaussian_process.GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, Y)
@@ -122,6 +123,7 @@ def test_a_fitted_process_is_as_good_as_that_of_scikit_learn():
     theirs = gaussian_process.GaussianProcessRegressor(THEIRS + kernels.WhiteKernel(0.1), random_state=0).fit(X, Y)
     assert ours.log_marginal_likelihood_value_ >= theirs.log_marginal_likelihood_value_ - 1e-6
     assert ours.fit_.num_steps > 1
+    assert ours.fit_.data.x.shape[1] == ours.conditioned_.data.x.shape[1] == 2
     again = ks.GaussianProcessRegressor(restarts=2, random_state=0).fit(X, Y)
     assert again.log_marginal_likelihood_value_ >= ours.log_marginal_likelihood_value_ - 1e-6
     held = ks.GaussianProcessRegressor(KERNEL, noise=0.07, optimise="kernel").fit(X, Y)
@@ -144,16 +146,24 @@ def test_weights_of_a_process_are_repetitions_where_the_noise_is_held(options):
     check_sample_weight_equivalence_on_dense_data("ours", ks.GaussianProcessRegressor(**options))
 
 
-def test_weights_of_a_process_are_repetitions_where_the_noise_is_fitted():
-    # Inputs that are seen twice with different targets: the noise has a best value.
-    x, y = np.concatenate([X[:14], X[:14]]), np.concatenate([Y[:14], Y[:14] + 0.3 * rng.normal(size=14)])
-    counts = rng.integers(0, 3, size=28)
-    a = ks.GaussianProcessRegressor().fit(x, y, sample_weight=counts)
-    b = ks.GaussianProcessRegressor().fit(x.repeat(counts, axis=0), y.repeat(counts))
-    close(a.log_marginal_likelihood_value_, b.log_marginal_likelihood_value_, 1e-8)
-    close(a.noise_, b.noise_, 1e-6)
-    for one, other in zip(a.predict(NEW, return_std=True), b.predict(NEW, return_std=True), strict=True):
-        close(one, other, 1e-6)
+def test_weights_of_a_process_divide_the_noise_that_is_fitted():
+    ours = ks.GaussianProcessRegressor(KERNEL, noise=0.1).fit(X, Y, sample_weight=WEIGHTS)
+    kept = WEIGHTS > 0
+    kernel = kernels.ConstantKernel(ours.kernel_.variance) * kernels.RBF(ours.kernel_.kernel.lengthscale)
+
+    def theirs(noise):
+        alpha = noise / WEIGHTS[kept]
+        return gaussian_process.GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None).fit(X[kept], Y[kept])
+
+    best = theirs(ours.noise_)
+    close(ours.log_marginal_likelihood_value_, best.log_marginal_likelihood_value_)
+    for one, other in zip(ours.predict(NEW, return_std=True), best.predict(NEW, return_std=True), strict=True):
+        close(one, other)
+    _, slope = best.log_marginal_likelihood(best.kernel_.theta, eval_gradient=True)
+    assert np.abs(slope).max() < 1e-3
+    for factor in (0.95, 1.05):
+        assert theirs(factor * ours.noise_).log_marginal_likelihood_value_ < best.log_marginal_likelihood_value_
+    assert "successful" in str(kx.report(ours.fit_))
 
 
 @pytest.mark.parametrize("labels", [Y > 0, LABELS], ids=["two", "three"])

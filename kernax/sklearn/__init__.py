@@ -13,7 +13,8 @@ return is kept too (`conditioned_`, `fit_`, `machines_`), so that all of kernax 
   it is handed float64, and predictions are float32.
 - **Failure.** Wrong inputs raise ValueError or TypeError; a fit without a usable answer raises `kernax.FailedError`, which
   says what to do.
-- **Weights.** A row of `sample_weight` 2 counts as two, and one of weight 0 as none.
+- **Weights.** A row of `sample_weight` 2 counts as two, and one of weight 0 as none; in a Gaussian process, it has half the
+  noise.
 """
 
 try:

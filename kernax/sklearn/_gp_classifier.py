@@ -15,7 +15,7 @@ from kernax.model import condition
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._classes import labelled_rows, machines, scores
 from kernax.sklearn._inputs import as_kernel, as_key, new_rows
-from kernax.sklearn._shapes import ask, data_with_columns
+from kernax.sklearn._shapes import ask, data_with_columns, with_columns
 
 
 class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
@@ -82,7 +82,7 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
             model = initialise(start, data_with_columns(data, X.shape[1])) if self.kernel is None else start
             if self.optimise:
                 found: Fit = fit(model, data, restarts=self.restarts, key=key, max_steps=self.max_steps)
-                fits.append(found)
+                fits.append(with_columns(found, X.shape[1]))
                 model = found.model
             return condition(model, data)
 

@@ -12,12 +12,12 @@ from kernax.data import Data
 from kernax.fitting import fit
 from kernax.kernels import RBF, AbstractKernel
 from kernax.model import Model, condition
-from kernax.parameters import as_dtype, freeze
+from kernax.parameters import as_dtype, at_bound, freeze
 from kernax.posterior import covariance, mean, predict, sample
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._inputs import as_kernel, as_key, new_rows, row_weights, training_rows
 from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
-from kernax.sklearn._weighted import WeightedConditioned, WeightedModel
+from kernax.sklearn._weighted import WeightedModel
 
 
 class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -28,8 +28,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     kernel : kernax kernel, default None
         Where the fit starts, and its priors and bounds. None is `1.0 * kernax.RBF()` with values that suit the data.
     noise : float or array (n,), default None
-        The noise's variance (scikit-learn's `alpha`, or its `WhiteKernel`), in the unit of y; with `normalize_y` in that of
-        the normalised y. One number is where the fit starts, one a row is held. None is a tenth of the variance of y.
+        The noise's variance (scikit-learn's `alpha`, or the level of its `WhiteKernel`); with `normalize_y` that of the
+        normalised y. One number is where the fit starts, one a row is held. None is a tenth of the variance of y.
     optimise : bool or "kernel", default True
         Whether kernel and noise are fitted; "kernel" holds the noise. A noise of 0 is held, too.
     restarts : int, default 0
@@ -82,7 +82,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GaussianProcessRegressor":
         """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like.
 
-        A row of weight w is w observations of the same value.
+        A row of weight w has the noise `noise / w`. With a noise that is held, that is the same as w copies of the row;
+        copies would also say that there is little noise, which weights do not.
         """
         X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
         check_scalar(self.restarts, "restarts", Integral, min_val=0)
@@ -101,13 +102,17 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         start = self._start(X, w, places, len(weights), float(np.mean(variance)), sample_weight is not None)
         data = padded_data(X, y, padded_width(X.shape[1], start.kernel))
-        self.fit_ = self._fitted(start, data) if self.optimise else None
-        model = start if self.fit_ is None else self.fit_.model
-        c = condition(model, data)
-        self.conditioned_ = with_columns(c.inner if isinstance(c, WeightedConditioned) else c, X.shape[1])
-        self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(c))
+        found = self._fitted(start, data) if self.optimise else None
+        model = start if found is None else found.model
         self.kernel_ = model.kernel
         self.noise_ = float(model.noise) if model.noise.ndim == 0 else np.array(model.noise)[: len(places)]
+        if isinstance(model, WeightedModel):
+            model = model.plain
+            if found is not None:
+                found = eqx.tree_at(lambda fit: (fit.model, fit.at_bound), found, (model, at_bound(model)))
+        self.fit_ = None if found is None else with_columns(found, X.shape[1])
+        self.conditioned_ = with_columns(condition(model, data), X.shape[1])
+        self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(self.conditioned_))
         return self
 
     def _start(self, X: np.ndarray, w: np.ndarray, places: np.ndarray, n: int, variance: float, weighted: bool) -> Any:

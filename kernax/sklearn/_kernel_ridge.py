@@ -3,6 +3,7 @@
 from numbers import Real
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_scalar
@@ -70,14 +71,14 @@ class KernelRidge(RegressorMixin, BaseEstimator):
                 raise ValueError(
                     "select chooses one ridge for all rows, and sample_weight makes them differ: give one of both."
                 )
-            self.choice_ = select_ridge(Model(self.kernel_, self.alpha), data, by=self.select)
-            conditioned = self.choice_.conditioned
-            self.alpha_ = float(self.choice_.ridge)
+            choice = select_ridge(Model(self.kernel_, self.alpha), data, by=self.select)
+            self.conditioned_ = with_columns(choice.conditioned, X.shape[1])
+            self.choice_ = eqx.tree_at(lambda c: c.conditioned, choice, self.conditioned_)
+            self.alpha_ = float(choice.ridge)
         else:
             noise = self.alpha if sample_weight is None else padded(self.alpha / weights[places])
-            conditioned = condition(Model(self.kernel_, noise), data)
+            self.conditioned_ = with_columns(condition(Model(self.kernel_, noise), data), X.shape[1])
             self.alpha_ = float(self.alpha)
-        self.conditioned_ = with_columns(conditioned, X.shape[1])
         self.dual_coef_ = np.zeros_like(y, self.conditioned_.data.dtype)
         self.dual_coef_[places] = np.asarray(self.conditioned_.alpha)[: len(places)]
         return self

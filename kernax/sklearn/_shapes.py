@@ -82,7 +82,7 @@ def data_with_columns(data: Data, width: int) -> Data:
 
 
 def with_columns(machine: Any, width: int) -> Any:
-    """A machine with this many columns in its data: its own, as users see it, or the padded ones, as it was trained."""
+    """A machine (or a fit) with this many columns in its data: its own, as users see it, or the padded ones."""
     return eqx.tree_at(lambda m: m.data, machine, data_with_columns(machine.data, width))
 
 
