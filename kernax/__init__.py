@@ -5,6 +5,7 @@ processes is a pure function of the answer; `fit` minimises one of those functio
 """
 
 from kernax import data, io, learners, means
+from kernax._version import __version__ as __version__
 from kernax.data import Data
 from kernax.fitting import (
     ConditionedMany,
@@ -120,8 +121,6 @@ from kernax.selection import (
     select_ridge,
 )
 from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result
-
-__version__ = "0.1.0"
 
 __all__ = [
     "NNGP",

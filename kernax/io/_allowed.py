@@ -35,6 +35,18 @@ _PARTS = {
 }
 """Classes that are no public names of their rooms, but parts of what is saved."""
 
+# Functions one by one, each of which computes and does nothing else: a file might name any of them, with any arguments, and
+# `jax.numpy.save`, or a fit with a checkpoint, would write where it is told to.
+_OBJECTIVES = "gcv kfold_mse log_marginal_likelihood loo_mse loo_negative_log_density negative_log_marginal_likelihood"
+_ACTIVATIONS = """
+    celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax mish relu relu6
+    selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus swish tanh
+"""
+_ELEMENTWISE = """
+    abs arccosh arcsinh arctan arctanh cbrt cos cosh exp exp2 expm1 log log10 log1p log2 negative ravel reciprocal sign
+    sin sinc sinh sqrt square tan tanh
+"""
+
 _own: dict[str, Any] = {}
 
 
@@ -92,29 +104,24 @@ def _has_fields(kind: type) -> bool:
 
 @functools.cache
 def _built_in() -> dict[str, Any]:
-    """The public classes and functions of kernax by room, Equinox's layers, and JAX's functions of arrays."""
+    """The public classes of kernax by room, its objectives, Equinox's layers, and JAX's elementwise functions."""
     found: dict[str, Any] = {}
     for room in _ROOMS:
         for name in room.__all__:
             thing = getattr(room, name)
-            if inspect.isfunction(thing) or (
-                isinstance(thing, type) and _has_fields(thing) and not inspect.isabstract(thing)
-            ):
+            if isinstance(thing, type) and _has_fields(thing) and not inspect.isabstract(thing):
                 found[f"{room.__name__}.{name}"] = thing
     for room, classes in _PARTS.items():
         found |= {f"kernax.{room}.{kind.__name__}": kind for kind in classes}
-    found["kernax.learners.columns"] = columns
-    found["kernax.selection.log_marginal_likelihood"] = selection.log_marginal_likelihood
+    found |= {f"kernax.selection.{name}": getattr(selection, name) for name in _OBJECTIVES.split()}
+    found |= {f"kernax.learners.{f.__name__}": f for f in (columns, learners.holdout_loss, learners.kfold_loss)}
     # What Equinox's networks have behind their last layer if nothing is given: a lambda without a name.
     found["equinox.nn.identity"] = inspect.signature(eqx.nn.MLP).parameters["final_activation"].default
     for name, thing in vars(eqx.nn).items():
         if isinstance(thing, type) and issubclass(thing, eqx.Module) and not name.startswith("_"):
             found[f"equinox.nn.{name}"] = thing
-    for module in (jax.nn, jnp):
-        for name, thing in vars(module).items():
-            is_function = callable(thing) and not isinstance(thing, type) and not inspect.ismodule(thing)
-            if is_function and not name.startswith("_"):
-                found[f"{module.__name__}.{name}"] = thing
+    found |= {f"jax.nn.{name}": getattr(jax.nn, name) for name in _ACTIVATIONS.split()}
+    found |= {f"jax.numpy.{name}": getattr(jnp, name) for name in _ELEMENTWISE.split()}
     return found
 
 

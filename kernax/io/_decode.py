@@ -69,7 +69,10 @@ class Decoder:
             case "datetime":
                 return datetime.datetime.fromisoformat(node["datetime"])
             case "times":
-                return self._arrays[node["times"]["array"]].view(np.dtype(node["units"]))
+                units = np.dtype(node["units"])
+                if units.kind not in "mM":
+                    raise FileError(f"it holds times in {units}, which is no unit of time")
+                return self._arrays[node["times"]["array"]].view(units)
             case "objects":
                 objects = np.empty(len(node["objects"]), object)
                 objects[:] = [self.decoded(item) for item in node["objects"]]

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from kernax._version import __version__
 from kernax.io._decode import Decoder
 from kernax.io._encode import Encoder
 from kernax.io._file import FORMAT, FileError, pack, unpack, write_whole
@@ -25,8 +26,6 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
     An existing file is replaced in one step: interrupted at any time, there is the old file or the new one. Classes and
     functions of your own must be allowed with `kx.io.register`; nothing is pickled.
     """
-    from kernax import __version__
-
     encoder = Encoder(targets)
     root = encoder.encoded(value, type(value).__name__)
     structure = {"format": FORMAT, "version": __version__, "value": root}
@@ -36,8 +35,9 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
 def load(path: str | os.PathLike, *, dtype: Any = None) -> Any:
     """What `save` wrote. `FileError`, with the path and the reason, if a single byte is not as it was written.
 
-    Loading cannot run code: a file holds JSON and raw arrays, and names only classes and functions of kernax, Equinox's
-    layers, functions of `jax.nn` and `jax.numpy`, and what you have allowed with `kx.io.register`.
+    Loading runs no code of the file: it holds JSON and raw arrays, and names only classes and objectives of kernax,
+    Equinox's layers, activations of `jax.nn`, elementwise functions of `jax.numpy`, and what you have allowed with
+    `kx.io.register`.
 
     `dtype` casts all floating-point arrays, for example a float64 file to float32 where JAX is set to 32 bits, which is
     refused otherwise.

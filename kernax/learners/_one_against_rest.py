@@ -69,5 +69,5 @@ def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, label
     if len(classes) < 2:
         found = ", ".join(repr(label) for label in classes.tolist()) or "none"
         raise ValueError(f"one_against_rest wants two classes or more, got {found}: there is nothing to tell apart.")
-    machines = tuple(train(Data(x, np.where(labels == label, 1.0, -1.0), mask)) for label in classes)
+    machines = tuple(train(Data(x, np.where(labels == label, 1, -1), mask)) for label in classes)
     return OneAgainstRest(machines, tuple(classes.tolist()))

@@ -116,7 +116,7 @@ def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
 
 def _of_machine(c: Any) -> tuple[list[Entry], list[str]]:
     entries, advice = [], []
-    if c.model.intercept:
+    if getattr(c.model, "intercept", False):
         entries.append(Entry("intercept", f"{float(c.intercept):.6g}", float(c.intercept)))
     if isinstance(c, SupportVectors):
         support, bound = int(c.num_support), int(np.sum(np.asarray(c.at_bound)))
