@@ -235,6 +235,19 @@ def test_rows_outside_of_the_training_range_are_told(fitted):
     assert any("3 of 24 rows lie outside the training range of depth" in note for note in notes)
 
 
+def test_too_many_rows_are_refused_or_drawn_from():
+    table = tables._read.as_table({"a": np.arange(50.0), "y": np.arange(50.0) ** 2})
+    with pytest.raises(TableError, match=r"50 rows need matrices of .* GB each: draw fewer rows \(--sample"):
+        tables._design.make_design(table, "y", ["a"], most_rows=40)
+    drawn = [tables._design.make_design(table, "y", ["a"], sample=10, seed=seed) for seed in (0, 0, 1)]
+    rows = [design.columns[0].restored(design.x[:, 0]) for design in drawn]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert rows[0].shape == (10,)
+    assert set(np.round(rows[0])) != set(np.round(rows[2]))
+    np.testing.assert_allclose(drawn[0].target.restored(drawn[0].y), rows[0] ** 2, atol=1e-9)
+    assert "10 of 50 rows drawn at random" in drawn[0].notes
+
+
 def test_constant_columns_keep_their_scale():
     table = tables._read.as_table({"a": [3.0, 3.0], "y": [1.0, 2.0]})
     column, _, notes = tables._columns.fitted_column(table, "a")

@@ -36,6 +36,8 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             _end(str(error).replace(" (throw=False returns the status instead.)", ""), NUMERICAL)
         except (TableError, KernelExpressionError, FileError) as error:
             _end(str(error), BAD_INPUT)
+        except BrokenPipeError:
+            raise  # the reader has seen enough: click ends quietly
         except FileNotFoundError as error:
             _end(f"{error.filename}: there is no such file.", BAD_INPUT)
         except OSError as error:
