@@ -4,7 +4,7 @@ A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantit
 processes is a pure function of the answer; `fit` minimises one of those functions. `learners` has models of other losses.
 """
 
-from kernax import data, io, learners, means
+from kernax import data, io, learners, means, tables
 from kernax._version import __version__ as __version__
 from kernax.data import Data
 from kernax.fitting import (
@@ -237,6 +237,7 @@ __all__ = [
     "sample",
     "save",
     "select_ridge",
+    "tables",
     "trainable",
     "unconstrain",
     "variance",
