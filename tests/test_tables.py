@@ -248,6 +248,12 @@ def test_too_many_rows_are_refused_or_drawn_from():
     assert "10 of 50 rows drawn at random" in drawn[0].notes
 
 
+def test_durations_have_no_unit_to_guess():
+    table = {"a": np.array([1, 2, 3], "m8[s]"), "y": [1.0, 2.0, 4.0]}
+    with pytest.raises(TableError, match=r"column 'a' has '1 seconds' in rows 0, 1, 2 .*encode it as numbers"):
+        tables.fit_table(table, "y")
+
+
 def test_constant_columns_keep_their_scale():
     table = tables._read.as_table({"a": [3.0, 3.0], "y": [1.0, 2.0]})
     column, _, notes = tables._columns.fitted_column(table, "a")

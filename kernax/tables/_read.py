@@ -219,6 +219,8 @@ def _plain(values: Any) -> np.ndarray:
         return values
     if values.dtype.kind == "M":
         return values.astype("M8[us]")
+    if values.dtype.kind == "m":  # durations, whose unit would be lost: text, and so refused where it is used
+        return np.array([None if np.isnat(value) else str(value) for value in values], dtype=object)
     plain = values.tolist()
     some = [value for value in plain if value is not None and value == value]
     if some and all(isinstance(value, int | float | np.number) for value in some):
