@@ -143,6 +143,7 @@ BAD = {
     ),
     "selector": (["fit", "DATA", "-t", "level", "--select", "luck", "-o", "OUT.kx"], "select must be one of"),
     "gaps": (["fit", "GAPS", "-t", "level", "-o", "OUT.kx"], "column 'depth' in line 3"),
+    "gaps otherwise": (["fit", "GAPS", "-t", "level", "--missing", "hide", "-o", "OUT.kx"], "it is error or drop"),
     "folder": (["fit", "DATA", "-t", "level", "-o", "none/OUT.kx"], "there is no folder"),
     "itself": (["fit", "DATA", "-t", "level", "-o", "DATA"], "this is the input"),
     "noise": (["fit", "DATA", "-t", "level", "--noise", "-1", "-o", "OUT.kx"], "a positive number"),

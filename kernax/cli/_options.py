@@ -4,6 +4,13 @@ from typing import Annotated
 
 import typer
 
+
+def _error_or_drop(value: str) -> str:
+    if value not in ("error", "drop"):
+        raise typer.BadParameter(f"it is error or drop, not {value!r}.")
+    return value
+
+
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file; its first line names the columns.", show_default=False)]
 Target = Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)]
 Columns = Annotated[
@@ -24,7 +31,7 @@ Noise = Annotated[
     float | None, typer.Option("--noise", help="The variance of the target's noise, if it is known.", show_default=False)
 ]
 Restarts = Annotated[int, typer.Option("--restarts", min=0, help="Random starts beside the first.")]
-Missing = Annotated[str, typer.Option("--missing", help="Rows that lack a value: error or drop.")]
+Missing = Annotated[str, typer.Option("--missing", callback=_error_or_drop, help="Rows that lack a value: error or drop.")]
 DateUnit = Annotated[
     str | None,
     typer.Option(
