@@ -4,6 +4,8 @@ import os
 
 # Two test processes on two cores: BLAS threads that wait for each other would spend most of the time waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# scikit-learn checks input of other array libraries only if this is set, before SciPy is imported.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
 # Most of the time goes into compiling small programs that run once: LLVM need not optimise them, the older emitters of
 # fusions are done sooner, and so is one object file instead of several. What stands in XLA_FLAGS already comes last, and
 # wins: XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true" tests the code that users run.

@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 from typer.testing import CliRunner
 
@@ -50,6 +51,8 @@ RUNNING = [page for page in PAGES if any(info == "python" for info, _ in fences(
 @pytest.fixture(autouse=True)
 def _pictures_go_nowhere():
     mpl.use("Agg")
+    yield
+    plt.close("all")
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)

@@ -345,13 +345,18 @@ def test_f13_conditioning_worsens_with_points_and_lengthscale():
 def test_f13_what_float32_needs_is_reported():
     """The same matrix factorises in float64 as it is; in float32 only with jitter, which is said."""
     x = line(10)[0]
-    K = rbf(x, x, 0.5, 1.0)
-    model = kx.Model(1.0 * kx.RBF(0.5), noise=0.0)
-    double = kx.condition(model, kx.Data(x, Y))
-    assert double.alpha.dtype == jnp.float64
-    assert float(double.jitter) == 0.0
-
     rounded = kx.Data(x.astype(np.float32), Y.astype(np.float32))
+
+    def needs_jitter(lengthscale):
+        model = kx.Model(1.0 * kx.RBF(lengthscale), noise=0.0)
+        double = kx.condition(model, kx.Data(x, Y))
+        assert double.alpha.dtype == jnp.float64
+        assert float(double.jitter) == 0.0
+        return float(kx.condition(model, rounded, throw=False).jitter) > 0.0
+
+    # Three eigenvalues or more are below float32's rounding: how it falls is the processor's affair, but not always well.
+    lengthscale = next(filter(needs_jitter, (0.5, 0.54, 0.58, 0.62, 0.66)))
+    model, K = kx.Model(1.0 * kx.RBF(lengthscale), noise=0.0), rbf(x, x, lengthscale, 1.0)
     with pytest.raises(kx.FailedError, match="singular"):
         kx.condition(model, rounded)
     single = kx.condition(model, rounded, throw=False)
@@ -364,6 +369,6 @@ def test_f13_what_float32_needs_is_reported():
     assert f"{float(single.jitter):.3g} (added to the diagonal beyond the noise)" in report
 
     # With a noise of its own the matrix needs no help.
-    noisy = kx.condition(kx.Model(1.0 * kx.RBF(0.5), noise=NOISE), rounded)
+    noisy = kx.condition(kx.Model(1.0 * kx.RBF(lengthscale), noise=NOISE), rounded)
     assert float(noisy.jitter) == 0.0
     assert_close(noisy.alpha, np.linalg.solve(K + NOISE * np.eye(10), Y), 1e-5)
