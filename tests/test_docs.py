@@ -136,3 +136,6 @@ def test_the_site_builds_without_a_warning(tmp_path, caplog, monkeypatch):
     assert len(pages) > len(PAGES)
     outside = {page.name for page in pages if re.search(r'<(?:script|link)[^>]+(?:src|href)="https?://', page.read_text())}
     assert not outside, "the site reads nothing from elsewhere"
+    formulas = (tmp_path / "site" / "notebooks" / "krr_is_the_gp_mean.html").read_text()
+    assert formulas.count("<math") > 20, "formulas of notebooks are drawn by the browser"
+    assert "$$" not in formulas

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+_CODE_OR_FORMULA = re.compile(r"(?P<code>`+[^`]*`+)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", flags=re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -60,11 +62,20 @@ def page_of_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
     for cell in json.loads(path.read_text())["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(source)
+            parts.append(_CODE_OR_FORMULA.sub(_formula, source).replace(".ipynb)", ".md)"))
         elif cell["cell_type"] == "code":
             parts.append(_fenced("python", source))
             parts += [_shown(output, path.stem, pictures) for output in cell["outputs"]]
     return "\n\n".join(part for part in parts if part) + "\n", pictures
+
+
+def _formula(found: re.Match) -> str:
+    """LaTeX as MathML, which browsers draw themselves: the site loads nothing from elsewhere."""
+    if found["code"]:
+        return found["code"]
+    if found["block"]:
+        return convert(found["block"], display="block")
+    return f"<span>{convert(found['inline'])}</span>"  # <math> at the beginning of a line would be a block to Markdown
 
 
 def _shown(output: dict, stem: str, pictures: dict[str, bytes]) -> str:

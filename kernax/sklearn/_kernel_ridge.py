@@ -25,9 +25,10 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         None is an RBF kernel as wide as scikit-learn's `gamma="scale"` makes it.
     alpha : float, default 1.0
         The ridge; the same number as scikit-learn's.
-    select : {"loo", "gcv", "kfold", "likelihood", "l_curve", "discrepancy"}, default None
-        Choose the ridge by this criterion of `kernax.select_ridge` instead; `alpha` is then only the noise variance that
-        the discrepancy principle looks for. Takes no `sample_weight`.
+    select : str, default None
+        Choose the ridge by this criterion of `kernax.select_ridge` instead: "loo", "gcv", "kfold", "likelihood", "l_curve"
+        or "discrepancy". `alpha` is then only the noise variance that the discrepancy principle looks for. Takes no
+        `sample_weight`.
 
     Attributes
     ----------
