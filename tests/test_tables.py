@@ -82,6 +82,15 @@ def test_a_fit_is_that_of_kx_on_standardised_numbers(fitted, path):
     np.testing.assert_allclose(answers["sd"] ** 2 - function**2, noise, rtol=1e-6)
 
 
+def test_a_report_has_the_names_and_units_of_the_table(fitted):
+    found = {parameter.name: parameter for parameter in kx.report(fitted).parameters}
+    scale = fitted.fit.model.kernel.kernel.lengthscale
+    depth = found["kernel.kernel.lengthscale[depth]"]
+    assert (depth.value, depth.unit) == (pytest.approx(float(scale[1]) * columns()["depth"].std()), "depth")
+    assert found["kernel.kernel.lengthscale[day (years)]"].unit == "day (years)"
+    assert found["noise"].unit == "level²"
+
+
 def test_numbers_in_a_kernel_are_in_the_units_of_the_table(path):
     text = "fixed(40.0 * rbf(lengthscale=[2.0, 60.0]) + 0.5)"
     fitted = tables.fit_table(path, "level", kernel=text, noise=0.7)

@@ -71,7 +71,7 @@ def fit(
         print_json(summary(fitted) | {"output": output})
     else:
         print_table("columns", column_rows(fitted))
-        say(f"\n{report_of(fitted)}\n\n{fitted.data.n} rows of {data} → {output}")
+        say(f"\n{fitted.report()}\n\n{fitted.data.n} rows of {data} → {output}")
         if result not in ("successful", "interrupted"):
             note(Result[fitted.fit.result])
     if result == "interrupted":
@@ -95,15 +95,9 @@ def column_rows(fitted: Any) -> list[dict[str, Any]]:
     ]
 
 
-def report_of(fitted: TableFit) -> Any:
-    """kernax's own report of the fit, with the names and units of the table."""
-    names = [f"{column.name} ({column.unit})" if column.is_date else column.name for column in fitted.columns]
-    return kx.report(fitted.fit, columns=names, target=fitted.target.name, scales=fitted.scales)
-
-
 def summary(fitted: TableFit) -> dict[str, Any]:
     """What there is to know about a fit, for JSON."""
-    own, report = fitted.fit, report_of(fitted).as_dict()
+    own, report = fitted.fit, fitted.report().as_dict()
     return {
         "rows": fitted.data.n,
         "target": fitted.target.name,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernax.cli._fit import column_rows, report_of
+from kernax.cli._fit import column_rows
 from kernax.cli._pictures import pictures
 from kernax.tables import TableFit
 
@@ -29,7 +29,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 def page(fitted: TableFit, name: str) -> str:
     """The page, as text. All words that come from the table are escaped."""
     c = fitted.conditioned()
-    report = report_of(fitted)
+    report = fitted.report()
     title = f"{fitted.target.name} from {', '.join(column.name for column in fitted.columns)}"
     parts = [
         f"<h1>{_text(title)}</h1>",

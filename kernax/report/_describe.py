@@ -29,9 +29,10 @@ def report(
     target: str | None = None,
     scales: Any = None,
 ) -> Report:
-    """An account of a `Fit`, `Fits`, a `Conditioned` or a machine: how it ended, its parameters with their units, how it
-    predicts rows that were left out, and plain advice where something looks wrong. Print it, or end a notebook's cell with
-    it.
+    """An account of a `Fit`, `Fits`, a `Conditioned`, a machine, or a model of a table.
+
+    How it ended, its parameters with their units, how it predicts rows that were left out, and plain advice where something
+    looks wrong. Print it, or end a notebook's cell with it.
 
     A `Fit` is conditioned once more on its data for that, O(n³); one of many fits, or one made inside `jit`, wants its
     `data`.
@@ -47,6 +48,8 @@ def report(
         return _of_fit(of, data, names_of(data, columns, target, scales))
     if isinstance(of, Conditioned | AbstractExpansion):
         return _of_conditioned(of, names_of(of.data, columns, target, scales))
+    if hasattr(of, "report"):  # a model of a table knows its own names and units
+        return of.report()
     raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
 
 

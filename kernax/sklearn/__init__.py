@@ -5,7 +5,7 @@ instance (`kernax.RBF()`), never a name, and never changed: `fit` keeps a new on
 return is kept too (`conditioned_`, `fit_`, `machines_`), so that all of kernax can be asked of a fitted estimator.
 
 - **Shapes.** JAX compiles a program for each shape, which takes longer than a small fit. Rows are therefore padded to a few
-  counts (32, 128, 256, then steps of an eighth or so) behind a mask, and columns with zeros that kernels of distances and
+  counts (32, 128, 256, then steps of an eighth or less) behind a mask, and columns with zeros that kernels of distances and
   inner products do not see. Answers stay the same, and folds of cross-validation, grid searches and predictions of any
   length find programs that are there already. `conditioned_`, `machine_` and `machines_` keep the rows of padding.
 - **Precision.** With `jax.config.update("jax_enable_x64", True)` before anything else, all is computed and returned in

@@ -16,15 +16,17 @@ from kernax.data import Data
 from kernax.kernels import AbstractKernel, AbstractStationary, Constant, Linear, Polynomial, Power, Product, Scale, Sum
 
 _SMALL = (32, 128, 256)
+_LARGEST_STEP = 128
 _WIDTHS = (8, 32, 128)
 
 
 def padded_count(rows: int) -> int:
-    """The number that `rows` are padded to: 32, 128, 256, then steps that are at most a quarter of it, mostly an eighth."""
+    """The number that `rows` are padded to: 32, 128, 256, then steps of an eighth or less of it."""
     for count in _SMALL:
         if rows <= count:
             return count
-    step = 1 << ((rows - 1).bit_length() - 4)
+    # Work grows with the cube: of many rows, a few more cost more than a program that is compiled anew.
+    step = min(1 << ((rows - 1).bit_length() - 4), _LARGEST_STEP)
     return -(-rows // step) * step
 
 

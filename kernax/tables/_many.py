@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from kernax.data import Data, groups
 from kernax.fitting import Fits, fit_many, predict_many
 from kernax.io import register
+from kernax.report import Report, report
 from kernax.tables._columns import Column
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
 from kernax.tables._errors import TableError, listed, nearest
@@ -44,6 +45,10 @@ class ManyTableFits(eqx.Module):
         """The rows of each group, standardised."""
         ends = np.cumsum(self.sizes)[:-1]
         return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
+
+    def report(self) -> Report:
+        """What `kx.report` says of the fits."""
+        return report(self.fits)
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"

@@ -15,6 +15,7 @@ from kernax.io import register
 from kernax.model import Conditioned, condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
+from kernax.report import Report, report
 from kernax.solvers import Result
 from kernax.tables._columns import Column
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
@@ -72,10 +73,11 @@ class TableFit(eqx.Module):
         mean, variance, _ = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
-    @property
-    def scales(self) -> tuple[tuple[float, ...], float]:
-        """How many units of the table one standardised unit of each column, and of the target, is."""
-        return tuple(column.scale for column in self.columns), self.target.scale
+    def report(self) -> Report:
+        """What `kx.report` says of the fit, with the names and in the units of the table."""
+        names = [f"{column.name} ({column.unit})" if column.is_date else column.name for column in self.columns]
+        scales = tuple(column.scale for column in self.columns), self.target.scale
+        return report(self.fit, columns=names, target=self.target.name, scales=scales)
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
