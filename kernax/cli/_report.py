@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from kernax.cli._console import check_output, say, set_precision
-from kernax.cli._page import page
 from kernax.cli._predict import load_model
 from kernax.tables import TableError, TableFit
 from kernax.tables._write import whole_file
@@ -16,6 +15,8 @@ def report(
     output: Annotated[str, typer.Option("--output", "-o", help="Where the page goes.")] = "report.html",
 ) -> None:
     """Write one self-contained HTML page about a model: numbers, pictures and advice."""
+    from kernax.cli._page import page  # matplotlib: no other command is to wait for it
+
     check_output(output, [model], (".html", ".htm"))
     set_precision(False)
     fitted = load_model(model)
