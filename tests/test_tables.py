@@ -438,6 +438,24 @@ def test_many_fits_predict_each_with_its_own_model(many):
         many.predict({**new, "shop": np.full(36, 7)})
 
 
+def test_the_table_of_many_fits_is_in_the_units_of_the_table(many):
+    """Its numbers and the rows as they are give the same leave-one-out errors, by refits in plain NumPy."""
+    of, table = groups_table(), many.table()
+    for i, name in enumerate(table["dataset"]):
+        t, y = (of[column][of["shop"] == int(name)] for column in ("t", "sales"))
+        K = table["kernel.variance"][i] * np.exp(-0.5 * ((t[:, None] - t) / table["kernel.kernel.lengthscale"][i]) ** 2)
+        K += table["noise"][i] * np.eye(12)
+        left_out = []
+        for row in range(12):
+            others = np.arange(12) != row
+            weights = np.linalg.solve(K[np.ix_(others, others)], K[others, row])
+            level = table["mean.value"][i]
+            left_out.append(y[row] - level - weights @ (y[others] - level))
+        np.testing.assert_allclose(many.loo_rmse()[i], np.sqrt(np.mean(np.square(left_out))), rtol=1e-6)
+    quartiles = kx.report(many).as_dict()["entries"]["noise"]
+    np.testing.assert_allclose(quartiles, np.quantile(table["noise"], (0.25, 0.5, 0.75)))
+
+
 def test_many_fits_come_back_from_a_file(many, tmp_path):
     kx.save(tmp_path / "fits.kx", many)
     loaded = kx.load(tmp_path / "fits.kx")

@@ -66,7 +66,7 @@ def fit_many(
     )
     save(output, fitted)
     if table is not None:
-        write_table(table, fitted.fits.table())
+        write_table(table, fitted.table() | {"loo_rmse": fitted.loo_rmse()})
     ended = Counter(fitted.fits.result_names.tolist())
     notes(fitted.notes, quiet=json)
     if json:
@@ -82,8 +82,7 @@ def fit_many(
         )
     else:
         print_table("columns", column_rows(fitted))
-        told = ", ".join(f"{count} {name}" for name, count in ended.most_common())
-        say(f"\n{len(fitted)} groups by {by}: {told}\n{len(fitted.y)} rows of {data} → {output}")
+        say(f"\n{fitted.report()}\n\n{len(fitted)} groups by {by}, {len(fitted.y)} rows of {data} → {output}")
     if ended["interrupted"]:
         note(f"interrupted: {output} holds what was fitted so far.")
         raise typer.Exit(INTERRUPTED)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from kernax.cli._fit import column_rows
-from kernax.cli._pictures import pictures
-from kernax.tables import TableFit
+from kernax.cli._pictures import pictures, pictures_of_many
+from kernax.tables import ManyTableFits, TableFit
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 1120px; margin: 2rem auto; padding: 0 1rem; }
@@ -23,26 +23,33 @@ code { overflow-wrap: anywhere; }
 figure { margin: 0; } figure img { width: 100%; height: auto; } figure h3 { font-size: 1rem; margin: 0; }
 figcaption { font-size: .88rem; color: #444; }
 """
+_MOST_GROUPS = 20
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(fitted: TableFit, name: str) -> str:
+def page(fitted: TableFit | ManyTableFits, name: str) -> str:
     """The page, as text. All words that come from the table are escaped."""
-    c = fitted.conditioned()
     report = fitted.report()
     title = f"{fitted.target.name} from {', '.join(column.name for column in fitted.columns)}"
+    if isinstance(fitted, TableFit):
+        x, y, drawn, worst = fitted.data.x, fitted.data.y, pictures(fitted, fitted.conditioned()), []
+    else:
+        title += f": {len(fitted)} models by {fitted.by}"
+        errors = fitted.loo_rmse()
+        x, y, drawn, worst = fitted.x, fitted.y, pictures_of_many(fitted, errors), _worst(fitted, errors)
     parts = [
         f"<h1>{_text(title)}</h1>",
-        f'<p class="sub">{_text(name)}: {fitted.data.n} rows of {_text(fitted.source)}; kernel '
+        f'<p class="sub">{_text(name)}: {len(y)} rows of {_text(fitted.source)}; kernel '
         f"<code>{_text(fitted.kernel)}</code>, chosen by {_text(fitted.selected_by)}.</p>",
         *_advice(fitted, report),
-        "<h2>The fit</h2>",
+        f"<h2>{'The fit' if isinstance(fitted, TableFit) else 'The fits'}</h2>",
         _report(report),
+        *worst,
         "<h2>Columns</h2>",
-        _columns(fitted),
+        _columns(fitted, np.asarray(x, np.float64), np.asarray(y, np.float64)),
         "<h2>Pictures</h2>",
         '<div class="pictures">',
-        *(_figure(*picture) for picture in pictures(fitted, c)),
+        *(_figure(*picture) for picture in drawn),
         "</div>",
     ]
     return (
@@ -59,7 +66,7 @@ def _text(value: Any) -> str:
     return html.escape(str(value), quote=True)
 
 
-def _advice(fitted: TableFit, report: Any) -> list[str]:
+def _advice(fitted: TableFit | ManyTableFits, report: Any) -> list[str]:
     sentences = [*report.advice, *fitted.notes]
     if not sentences:
         return []
@@ -71,19 +78,40 @@ def _report(report: Any) -> str:
     return f'<div class="wide">{dataclasses.replace(report, advice=())._repr_html_()}</div>'
 
 
-def _columns(fitted: TableFit) -> str:
+def _columns(fitted: TableFit | ManyTableFits, x: np.ndarray, y: np.ndarray) -> str:
     """How each column is read, with its quartiles."""
     rows = column_rows(fitted)
-    x, y = np.asarray(fitted.data.x, np.float64), np.asarray(fitted.data.y, np.float64)
     for row, column, values in zip(rows, (*fitted.columns, fitted.target), (*x.T, y), strict=True):
         quarters = column.restored(np.quantile(values, (0.25, 0.5, 0.75)))
         row |= dict(zip(("25 %", "50 %", "75 %"), map(column.shown, quarters), strict=True))
-    order = ("column", "role", "read as", "mean", "sd", "from", "25 %", "50 %", "75 %", "to")
-    kinds = ["", "", "", *(' class="n"' for _ in order[3:])]
-    head = "".join(f"<th{kind}>{_text(name)}</th>" for name, kind in zip(order, kinds, strict=True))
+    return _table(rows, ("column", "role", "read as"), ("mean", "sd", "from", "25 %", "50 %", "75 %", "to"))
+
+
+def _worst(fitted: ManyTableFits, errors: np.ndarray) -> list[str]:
+    """The groups to look at first: those that did not end well, then those that are predicted worst."""
+    table = fitted.table()
+    ended_well = table["result"] == "successful"
+    order = np.lexsort((-np.nan_to_num(errors, nan=np.inf), ended_well))[:_MOST_GROUPS]
+    rows = [
+        {
+            fitted.by: table["dataset"][i],
+            "result": table["result"][i],
+            "at a bound": table["at_bound"][i],
+            "rows": table["rows"][i],
+            "leave-one-out RMSE": f"{errors[i]:.4g}" if np.isfinite(errors[i]) else "–",
+        }
+        for i in order
+    ]
+    words, numbers = (fitted.by, "result", "at a bound"), ("rows", "leave-one-out RMSE")
+    return ["<h2>Groups to look at first</h2>", _table(rows, words, numbers)]
+
+
+def _table(rows: list[dict[str, Any]], words: tuple[str, ...], numbers: tuple[str, ...]) -> str:
+    """Rows as a table: columns of words on the left, of numbers on the right."""
+    kinds = {**dict.fromkeys(words, ""), **dict.fromkeys(numbers, ' class="n"')}
+    head = "".join(f"<th{kind}>{_text(name)}</th>" for name, kind in kinds.items())
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_text(row[name])}</td>" for name, kind in zip(order, kinds, strict=True)) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f"<td{k}>{_text(row[name])}</td>" for name, k in kinds.items()) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 

@@ -11,11 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from kernax.fitting._fits import NUM_FACTS
 from kernax.plot._canvas import BLUE, GREY, VERMILION
 from kernax.posterior import predict
 from kernax.selection import loo_mean, loo_residuals, loo_variance
-from kernax.tables import Column, TableFit
+from kernax.tables import Column, ManyTableFits, TableFit
 
 _LEVELS = np.linspace(0.05, 0.95, 19)
 _MOST_COLUMNS = 12
@@ -56,6 +58,28 @@ def pictures(fitted: TableFit, c: Any) -> list[tuple[str, str, str]]:
     for i, column in enumerate(fitted.columns[:_MOST_COLUMNS]):
         drawn.append(_drawn(f"{fitted.target.name} along {column.name}", lambda ax, i=i: _along(ax, fitted, c, i)))
     return drawn
+
+
+def pictures_of_many(fitted: ManyTableFits, errors: np.ndarray) -> list[tuple[str, str, str]]:
+    """How leave-one-out errors and parameters are spread over the groups."""
+    name, table = fitted.target.name, fitted.table()
+    spread = {f"Leave-one-out RMSE of {name}": errors} | dict(list(table.items())[NUM_FACTS:][:_MOST_COLUMNS])
+    return [_drawn(title, lambda ax, title=title, v=values: _spread(ax, title, v)) for title, values in spread.items()]
+
+
+def _spread(ax: Axes, title: str, values: np.ndarray) -> str:
+    values = np.asarray(values, np.float64)
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "No fit has a value."
+    low, high = known.min(), known.max()
+    count = int(np.clip(np.sqrt(len(known)), 8, 40))
+    is_wide = low > 0 and high > 20 * low
+    ax.hist(known, np.geomspace(low, high, count) if is_wide else count, color=BLUE, alpha=0.8)
+    ax.set(xlabel=name_in_picture(title), ylabel="groups", xscale="log" if is_wide else "linear")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    quarters = ", ".join(f"{value:.4g}" for value in np.quantile(known, (0.25, 0.5, 0.75)))
+    return f"Quartiles {quarters}; from {low:.4g} to {high:.4g}."
 
 
 def _drawn(title: str, draw: Callable[[Axes], str]) -> tuple[str, str, str]:

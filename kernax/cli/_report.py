@@ -6,22 +6,19 @@ import typer
 
 from kernax.cli._console import check_output, say, set_precision
 from kernax.cli._predict import load_model
-from kernax.tables import TableError, TableFit
 from kernax.tables._write import whole_file
 
 
 def report(
-    model: Annotated[str, typer.Argument(help="What `kernax fit` saved.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="What `kernax fit` or `kernax fit-many` saved.", show_default=False)],
     output: Annotated[str, typer.Option("--output", "-o", help="Where the page goes.")] = "report.html",
 ) -> None:
-    """Write one self-contained HTML page about a model: numbers, pictures and advice."""
+    """Write one self-contained HTML page about a model, or about many: numbers, pictures and advice."""
     from kernax.cli._page import page  # matplotlib: no other command is to wait for it
 
     check_output(output, [model], (".html", ".htm"))
     set_precision(False)
     fitted = load_model(model)
-    if not isinstance(fitted, TableFit):
-        raise TableError(f"{model}: a page is about one model, and this file holds {len(fitted)}: see `fit-many --table`.")
     text = page(fitted, model)
     with whole_file(output) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

@@ -57,6 +57,10 @@ class Settings(NamedTuple):
     optimiser: Any
 
 
+NUM_FACTS = 8
+"""How many columns of a table of fits say how each ended, before those of the parameters."""
+
+
 class Fits(eqx.Module):
     """Many fits: every array has a leading dataset axis, in the order in which the datasets were given.
 

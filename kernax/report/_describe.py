@@ -10,6 +10,7 @@ import numpy as np
 from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.fitting import Fit, Fits
+from kernax.fitting._fits import NUM_FACTS
 from kernax.learners import SVR, SupportVectors
 from kernax.learners._machines import AbstractExpansion
 from kernax.model import AbstractModel, Conditioned, condition
@@ -42,7 +43,7 @@ def report(
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
     if isinstance(of, Fits):
-        return _of_fits(of)
+        return report_of_fits(of, of.table())
     if isinstance(of, Fit):
         data = of.data if data is None else data
         return _of_fit(of, data, names_of(data, columns, target, scales))
@@ -135,8 +136,9 @@ def _of_machine(c: Any) -> tuple[list[Entry], list[str]]:
     return entries, advice
 
 
-def _of_fits(fits: Fits) -> Report:
-    table, usable = fits.table(), np.isfinite(np.asarray(fits.value))
+def report_of_fits(fits: Fits, table: dict[str, np.ndarray]) -> Report:
+    """Many fits, with the parameters as they stand in `table`."""
+    usable = np.isfinite(np.asarray(fits.value))
     kinds, counts = np.unique(fits.result_names, return_counts=True)
     ended = sorted(zip(counts.tolist(), kinds, strict=True), reverse=True)
     entries = [
@@ -147,7 +149,7 @@ def _of_fits(fits: Fits) -> Report:
         Entry("at a bound", f"{np.sum(table['at_bound'] != '')}", int(np.sum(table["at_bound"] != ""))),
     ]
     if usable.any():
-        entries += [_quartiles(name, table[name][usable]) for name in list(table)[8:]]
+        entries += [_quartiles(name, table[name][usable]) for name in list(table)[NUM_FACTS:]]
     return Report("many fits", tuple(entries), advice=tuple(_advice.on_fits(fits, table)))
 
 

@@ -51,7 +51,7 @@ class Lengthscale(NamedTuple):
     column: int | None
 
 
-def described_parameters(model: Any, names: Names, is_fit: bool) -> list[Parameter]:
+def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: int = _MOST_ENTRIES) -> list[Parameter]:
     """Every parameter in its own unit, the entries of short vectors one by one; bounds only of what was fitted."""
     rows = []
     for path, leaf in parameters(model):
@@ -61,7 +61,7 @@ def described_parameters(model: Any, names: Names, is_fit: bool) -> list[Paramet
         hit = np.zeros(value.shape, bool)
         if is_fit and known is not None:  # a noise of 0 is held, not arrived at
             hit = np.asarray(known.at_bound(leaf)) & (value != 0)
-        if value.ndim > 1 or value.size > _MOST_ENTRIES:
+        if value.ndim > 1 or value.size > most_entries:
             ends = f"{value.size} values from {value.min():.4g} to {value.max():.4g}" if value.size else "no values"
             ends += f", {hit.sum()} of them at a bound" if hit.any() else ""
             rows.append(Parameter(name, ends, _unit_text(measured, None, names, False)))

@@ -72,6 +72,16 @@ class Column(eqx.Module):
 register(Column, name="kernax.tables.Column")
 
 
+def column_names(columns: tuple[Column, ...]) -> list[str]:
+    """What the columns are called in reports: dates with their unit."""
+    return [f"{column.name} ({column.unit})" if column.is_date else column.name for column in columns]
+
+
+def scales_of(columns: tuple[Column, ...], target: Column) -> tuple[tuple[float, ...], float]:
+    """How many units of the table one standardised unit of each column, and of the target, is."""
+    return tuple(column.scale for column in columns), target.scale
+
+
 def missing_rows(table: Table, names: list[str]) -> dict[str, np.ndarray]:
     """Of each column that lacks values, the rows that do."""
     found = {}

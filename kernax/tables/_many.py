@@ -10,16 +10,23 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from kernax.data import Data, groups
-from kernax.fitting import Fits, fit_many, predict_many
+from kernax.fitting import Fits, condition_many, fit_many, predict_many
+from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
-from kernax.report import Report, report
-from kernax.tables._columns import Column
+from kernax.report import Report
+from kernax.report._describe import report_of_fits
+from kernax.report._parameters import described_parameters, names_of
+from kernax.selection import loo_mse
+from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
 from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
 from kernax.tables._start import BLIND_TO_SCALE, objective_of, start_of
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+
+_MOST_ENTRIES = 3e7
+"""Of the matrices that are kept at a time."""
 
 
 class ManyTableFits(eqx.Module):
@@ -46,9 +53,34 @@ class ManyTableFits(eqx.Module):
         ends = np.cumsum(self.sizes)[:-1]
         return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
 
+    def table(self) -> dict[str, np.ndarray]:
+        """`Fits.table` with the names of the columns and with parameters in the units of the table.
+
+        What is said of the fits themselves (`value`, `gradient_norm`, `jitter`) is of the standardised numbers.
+        """
+        columns = list(self.fits.table().items())
+        names = names_of(None, column_names(self.columns), self.target.name, scales_of(self.columns, self.target))
+        # A model of ones tells by what each number is to be multiplied.
+        ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, self.fits.model)
+        factors = described_parameters(ones, names, False, most_entries=2**31)
+        converted = dict(columns[:NUM_FACTS])
+        for (name, values), factor in zip(columns[NUM_FACTS:], factors, strict=True):
+            is_level = name == "mean.value"
+            converted[factor.name] = self.target.restored(values) if is_level else values * float(factor.value)
+        return converted
+
+    def loo_rmse(self) -> np.ndarray:
+        """The root mean square of each group's leave-one-out errors, in the target's units; NaN where the fit failed."""
+        datasets, errors = self.datasets(), np.full(len(self), np.nan)
+        for some in _bounded(self.sizes):
+            named = {self.fits.keys[number]: datasets[number] for number in some}
+            for places, c in condition_many(self.fits[some], named).batches:
+                errors[some[places]] = np.sqrt(jax.vmap(loo_mse)(c))
+        return self.target.scale * errors
+
     def report(self) -> Report:
-        """What `kx.report` says of the fits."""
-        return report(self.fits)
+        """What `kx.report` says of the fits, in the units of the table."""
+        return report_of_fits(self.fits, self.table())
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
@@ -102,6 +134,12 @@ class ManyTableFits(eqx.Module):
 
 
 register(ManyTableFits, name="kernax.tables.ManyTableFits")
+
+
+def _bounded(sizes: np.ndarray) -> list[np.ndarray]:
+    """The groups' numbers in runs whose matrices fit into memory together."""
+    runs = np.cumsum(sizes.astype(float) ** 2) // _MOST_ENTRIES
+    return [np.flatnonzero(runs == run) for run in np.unique(runs)]
 
 
 def group_names(table: Table, by: str) -> list[str]:

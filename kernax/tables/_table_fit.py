@@ -17,7 +17,7 @@ from kernax.parameters import at_bound
 from kernax.posterior import predict
 from kernax.report import Report, report
 from kernax.solvers import Result
-from kernax.tables._columns import Column
+from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import as_table
@@ -75,9 +75,8 @@ class TableFit(eqx.Module):
 
     def report(self) -> Report:
         """What `kx.report` says of the fit, with the names and in the units of the table."""
-        names = [f"{column.name} ({column.unit})" if column.is_date else column.name for column in self.columns]
-        scales = tuple(column.scale for column in self.columns), self.target.scale
-        return report(self.fit, columns=names, target=self.target.name, scales=scales)
+        scales = scales_of(self.columns, self.target)
+        return report(self.fit, columns=column_names(self.columns), target=self.target.name, scales=scales)
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
