@@ -6,7 +6,7 @@ import typer
 
 from kernax.cli._console import check_output, say, set_precision
 from kernax.cli._predict import load_model
-from kernax.tables._write import whole_file
+from kernax.io._file import whole_file
 
 
 def report(
@@ -20,6 +20,6 @@ def report(
     set_precision(False)
     fitted = load_model(model)
     text = page(fitted, model)
-    with whole_file(output) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with whole_file(output) as file:
+        file.write(text.encode())
     say(f"{model} → {output}")

@@ -9,8 +9,9 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import safetensors
@@ -59,18 +60,25 @@ def _place_of_checksum(content: bytes | bytearray) -> int:
     return place
 
 
-def write_whole(path: str | os.PathLike, content: bytes) -> None:
-    """Write a file so that at any time there is the old one or the new one, whole."""
-    path = Path(path)
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """A file to write that takes its place when the block ends well: at any time there is the old one or the new one, whole.
+
+    A link stays one: what it leads to is replaced.
+    """
+    path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
-    # In the same folder, since only there the renaming is one step.
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        # In the same folder, since only there the renaming is one step.
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, _mode_of(path))

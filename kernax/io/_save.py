@@ -10,7 +10,7 @@ import numpy as np
 from kernax._version import __version__
 from kernax.io._decode import Decoder
 from kernax.io._encode import Encoder
-from kernax.io._file import FORMAT, FileError, pack, unpack, write_whole
+from kernax.io._file import FORMAT, FileError, pack, unpack, whole_file
 
 
 def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
@@ -29,7 +29,9 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
     encoder = Encoder(targets)
     root = encoder.encoded(value, type(value).__name__)
     structure = {"format": FORMAT, "version": __version__, "value": root}
-    write_whole(path, pack(structure, encoder.arrays))
+    content = pack(structure, encoder.arrays)
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def load(path: str | os.PathLike, *, dtype: Any = None) -> Any:

@@ -4,36 +4,12 @@ import contextlib
 import csv
 import io
 import os
-import tempfile
-from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from kernax.io._file import whole_file
 from kernax.tables._errors import TableError
-
-
-@contextlib.contextmanager
-def whole_file(path: str | os.PathLike) -> Iterator[str]:
-    """Yields the name of a temporary file beside `path`, which takes its place if nothing goes wrong."""
-    path = os.fspath(path)
-    folder = os.path.dirname(path) or "."
-    try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(path)}.", suffix=".part")
-    except OSError as error:
-        raise TableError(f"{path}: cannot be written ({error.strerror}).") from None
-    os.close(handle)
-    try:
-        yield temporary
-        # mkstemp's file is for its owner alone; this one is to be as readable as any other new file.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def csv_text(columns: dict[str, Any]) -> str:
@@ -50,16 +26,21 @@ def write_table(path: str | os.PathLike, columns: dict[str, Any]) -> None:
     kind = os.path.splitext(os.fspath(path))[1].lower()
     if kind not in (".csv", ".parquet", ".pq"):
         raise TableError(f"{os.fspath(path)}: tables are written as .csv or .parquet.")
-    with whole_file(path) as temporary:
-        if kind == ".csv":
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                file.write(csv_text(columns))
-        else:
-            import pyarrow
-            import pyarrow.parquet
+    try:
+        with whole_file(path) as file:
+            _write(file, kind, columns)
+    except OSError as error:
+        raise TableError(f"{os.fspath(path)}: cannot be written ({error.strerror or error}).") from None
 
-            table = pyarrow.table({name: _arrow(values) for name, values in columns.items()})
-            pyarrow.parquet.write_table(table, temporary)
+
+def _write(file: IO[bytes], kind: str, columns: dict[str, Any]) -> None:
+    if kind == ".csv":
+        file.write(csv_text(columns).encode())
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({name: _arrow(values) for name, values in columns.items()}), file)
 
 
 def _cells(values: Any) -> list:
