@@ -39,6 +39,8 @@ def _real_numbers(value: Any, name: str) -> tuple[Any, Any]:
     """`value` as an array of real numbers, and the floating type that it is to have."""
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TypeError(f"{name} hides entries behind a NumPy mask: fill them in, and mark the rows that count with mask=.")
     value = plain(value)
     if not isinstance(value, jax.Array):
         # Python's own numbers mean no particular precision; an array of float64 does.

@@ -9,6 +9,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -263,6 +265,35 @@ def test_durations_have_no_unit_to_guess():
         tables.fit_table(table, "y")
 
 
+def test_what_numpy_hides_is_missing_and_what_is_not_asked_for_may_be_anything():
+    odd = {
+        "hidden": np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]),
+        "lists": np.array([[1], [2, 3], None], object),
+        "na": [1, pd.NA, 3],
+        "far": np.array(["12000-01-01", "2000-01-01", "2001-01-01"], "M8[us]"),
+    }
+    read = tables._read.as_table({**odd, "y": [1.0, 2.0, 4.0]})
+    missing = tables._columns.missing_rows(read, list(odd))
+    assert {name: rows.tolist() for name, rows in missing.items()} == {"hidden": [1], "lists": [2], "na": [1]}
+    with pytest.raises(TableError, match=r"column 'far' has days before the year 1 or after 9999 in row 0"):
+        tables._columns.read_values(read, "far")
+    whole = pyarrow.table({"lists": [[1], [2, 3]], "x": [1.0, 2.0]})
+    with pytest.raises(TableError, match=r"column 'lists' has '\[1\]' in rows 0, 1"):
+        tables._columns.read_values(tables._read.as_table(whole), "lists")
+    assert tables._dates.microseconds("0001-01-01T00:00:00+05:00") is None
+
+
+def test_text_becomes_numbers_in_a_parquet_file_only_if_nothing_is_lost(tmp_path):
+    texts = {"id": ["007", "12"], "large": ["1152921504606846977", "1"], "some": ["1", None], "mixed": ["1", "2.5"]}
+    columns = {name: np.array(values, object) for name, values in texts.items()}
+    tables.write_table(tmp_path / "it.parquet", columns)
+    assert pyarrow.parquet.read_table(tmp_path / "it.parquet").to_pydict() == {
+        **texts,
+        "some": [1, None],
+        "mixed": [1.0, 2.5],
+    }
+
+
 def test_constant_columns_keep_their_scale():
     table = tables._read.as_table({"a": [3.0, 3.0], "y": [1.0, 2.0]})
     column, _, notes = tables._columns.fitted_column(table, "a")
@@ -295,6 +326,29 @@ def test_expressions_are_the_kernels_that_they_say(text):
         np.testing.assert_allclose(parse_kernel(text, 2).gram(X, None), SAME[text].gram(X, None), rtol=1e-12, atol=1e-12)
 
 
+def bell(a, b):
+    return np.exp(-0.5 * ((a - b) / 3.0) ** 2)
+
+
+HELD = {
+    "fixed(constant(variance=4) * rbf(lengthscale=3))": lambda a, b: 4 * bell(a, b),
+    "fixed((6 * rbf(lengthscale=3)) ** 2)": lambda a, b: 36 * bell(a, b) ** 2,
+    "fixed((2 * rbf(lengthscale=3) + 1) ** 2)": lambda a, b: (2 * bell(a, b) + 1) ** 2,
+    "fixed(linear(variance=0.5) * rbf(lengthscale=3))": lambda a, b: 0.5 * (a - 4.5) * (b - 4.5) * bell(a, b),
+}
+
+
+@pytest.mark.parametrize("text", HELD)
+def test_numbers_that_are_held_are_those_that_were_written(text):
+    """Against NumPy in the table's own units; inputs and targets are centred, and nothing else."""
+    t, kernel = np.arange(10.0), HELD[text]
+    y = 300 + 20 * np.sin(t)
+    weights = np.linalg.solve(kernel(t[:, None], t) + 0.5 * np.eye(10), y - y.mean())
+    new = np.array([1.5, 8.2, 12.0])
+    got = tables.fit_table({"t": t, "y": y}, "y", kernel=text, noise=0.5).predict({"t": new})["mean"]
+    np.testing.assert_allclose(got, y.mean() + kernel(new[:, None], t) @ weights, rtol=1e-9)
+
+
 def test_several_columns_have_a_lengthscale_each_unless_told_otherwise():
     assert parse_kernel("rbf", 3).kernel.lengthscale.shape == (3,)
     assert parse_kernel("rbf(ard=False)", 3).kernel.lengthscale.shape == ()
@@ -316,6 +370,7 @@ def test_units_of_columns_are_those_of_the_expression():
 
 
 WRONG = {
+    "1e200 * rbf * 1e200": ("this number is not finite", 0),
     "rbf + perodic(period=1)": (r"no kernel 'perodic'\. Did you mean 'periodic'\?", 6),
     "rbf(lenghtscale=1)": (r"Did you mean 'lengthscale'\? rbf takes lengthscale, ard, columns", 0),
     "__import__('os').system('x')": ("only kernels, numbers", 0),
@@ -454,6 +509,24 @@ def test_the_table_of_many_fits_is_in_the_units_of_the_table(many):
         np.testing.assert_allclose(many.loo_rmse()[i], np.sqrt(np.mean(np.square(left_out))), rtol=1e-6)
     quartiles = kx.report(many).as_dict()["entries"]["noise"]
     np.testing.assert_allclose(quartiles, np.quantile(table["noise"], (0.25, 0.5, 0.75)))
+
+
+def test_names_of_groups_stay_apart_and_are_the_same_in_every_file():
+    large = [2**60 + 1, 2**60 + 2, None]
+    whole = {"pandas": pd.Series(large[:2]), "nullable": pd.Series(large, dtype="Int64")}
+    frames = [pd.DataFrame({"g": values}) for values in whole.values()] + [pl.DataFrame({"g": large})]
+    for frame in [*frames, pyarrow.table({"g": large}), {"g": large}]:
+        read = tables._read.as_table(frame)
+        kept, _ = tables._columns.without_missing(read, ["g"], "drop")
+        assert tables._many.group_names(kept, "g") == ["1152921504606846977", "1152921504606846978"]
+    days = np.array(["2020-01-01", "2020-01-01T12:30"], "M8[us]")
+    for values, names in [
+        (np.array([3.0, 2.5]), ["3", "2.5"]),
+        (np.array(["3.0", "2.5"], object), ["3", "2.5"]),
+        (days, ["2020-01-01", "2020-01-01T12:30:00"]),
+        (np.array(["2020-01-01T00:00:00", "2020-01-01T12:30:00"], object), ["2020-01-01", "2020-01-01T12:30:00"]),
+    ]:
+        assert tables._many.group_names(tables._read.Table({"g": values}, "it"), "g") == names
 
 
 def test_many_fits_come_back_from_a_file(many, tmp_path):

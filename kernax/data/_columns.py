@@ -55,7 +55,7 @@ def as_numbers(values: np.ndarray, name: Any, offset: int) -> np.ndarray:
 def whole(table: Any) -> Columns | None:
     """The columns of a table in memory; None for what is to be read in pieces."""
     if isinstance(table, Mapping):
-        return Columns(list(table), lambda name: np.asarray(table[name]), lambda name: _plain(table[name]))
+        return Columns(list(table), lambda name: _unmasked(table[name]), lambda name: _plain(table[name]))
     if is_a(table, "pandas", "DataFrame"):
         return Columns(list(table.columns), lambda name: _pandas_values(table[name]), lambda name: _pandas_keys(table[name]))
     if is_a(table, "polars", "DataFrame"):
@@ -69,13 +69,24 @@ def _plain(values: Any) -> list:
     """A column of a dict as Python's own values."""
     if isinstance(values, list | tuple):
         return [value.item() if isinstance(value, np.generic) else value for value in values]
-    values = np.asarray(values)
+    values = _unmasked(values)
     # Nanoseconds have no Python type: NumPy would give integers.
     return (values.astype("M8[us]") if values.dtype.kind == "M" else values).tolist()
 
 
+def _unmasked(values: Any) -> np.ndarray:
+    """An array; what a masked one hides is missing."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return np.asarray(values)
+    if values.dtype.kind in "biuf":
+        return values.astype(np.result_type(values.dtype, np.float32)).filled(np.nan)
+    return values.filled("NaT") if values.dtype.kind in "mM" else values.astype(object).filled(None)
+
+
 def _pandas_values(series: Any) -> np.ndarray:
     kind = series.dtype.kind
+    if kind in "iu" and not series.hasnans:
+        return series.to_numpy(dtype=np.dtype(f"{kind}8"))  # a float has no room for every integer
     if kind in "biuf":
         single = kind == "f" and series.dtype.itemsize == 4
         return series.to_numpy(dtype=np.float32 if single else np.float64, na_value=np.nan)

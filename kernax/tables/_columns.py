@@ -7,7 +7,17 @@ import equinox as eqx
 import numpy as np
 
 from kernax.io import register
-from kernax.tables._dates import UNITS, check_unit, choose_unit, iso, looks_like_date, looks_like_other_date, microseconds
+from kernax.tables._dates import (
+    FIRST,
+    LAST,
+    UNITS,
+    check_unit,
+    choose_unit,
+    iso,
+    looks_like_date,
+    looks_like_other_date,
+    microseconds,
+)
 from kernax.tables._errors import TableError
 from kernax.tables._read import Table
 
@@ -124,6 +134,7 @@ def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.n
     """The numbers of a column without missing values and its kind; of a date, microseconds since 1970."""
     values = table.column(name)
     if values.dtype.kind == "M":
+        _check_days(table, name, values.astype(np.int64))
         return values.astype(np.int64).astype(np.float64), "zoned date" if name in table.zoned else "date"
     if values.dtype != object:
         return _finite(table, name, values.astype(np.float64)), "number"
@@ -138,6 +149,15 @@ def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.n
         return _dates(table, name, values)
     wrong = [i for i, number in enumerate(numbers) if number is None]
     _refuse_text(table, name, values, wrong, role)
+
+
+def _check_days(table: Table, name: str, times: np.ndarray) -> None:
+    wrong = np.flatnonzero((times < FIRST) | (times > LAST))
+    if len(wrong):
+        raise TableError(
+            f"{table.source}: column {name!r} has days before the year 1 or after 9999 in {table.places(wrong)}: mend or "
+            "drop those rows."
+        )
 
 
 def _finite(table: Table, name: str, numbers: np.ndarray) -> np.ndarray:
@@ -215,9 +235,9 @@ def fitted_column(
     centre, scale = (float(values.mean()), float(values.std())) if standardise else (0.0, 1.0)
     if not scale > 1e-12 * max(abs(centre), 1e-300):
         scale = 1.0
-        notes.append(
-            f"{name} is {values[0]:.6g} in every row: it explains nothing" if role == "feature" else f"{name} is constant"
-        )
+        same = "in every row" if values.min() == values.max() else "but for rounding in every row"
+        explains = ": it explains nothing" if role == "feature" else ""
+        notes.append(f"{name} is {values[0]:.6g} {same}{explains}")
     return Column(name, kind, unit, origin, centre, scale, float(values.min()), float(values.max())), values, notes
 
 

@@ -110,8 +110,7 @@ def _with_labels(table: Table, target: str, classes: tuple[str, str]) -> Table:
 
 def _chosen(methods: list[str] | None, known: dict[str, Any], noise: float | None) -> list[str]:
     if methods is None:
-        left_out = {"gp_loo_density"} | ({"krr_discrepancy"} if noise is None else set())
-        return [name for name in known if name not in left_out]
+        return [name for name in known if name != "krr_discrepancy" or noise is not None]
     for name in methods:
         if name not in known:
             raise TableError(f"there is no method {name!r}.{nearest(name, known)} They are {', '.join(known)}.")

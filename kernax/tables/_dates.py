@@ -16,6 +16,8 @@ _ISO = re.compile(
 )
 _OTHER = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[/.]\d{1,2}[/.]\d{1,2}")
 _EPOCH = datetime.datetime(1970, 1, 1)
+FIRST, LAST = (np.datetime64(day, "us").astype(np.int64) for day in ("0001-01-02", "9999-12-30"))
+"""The days that can be written, in microseconds since 1970."""
 
 
 def looks_like_date(text: str) -> bool:
@@ -36,11 +38,11 @@ def microseconds(text: str) -> tuple[int, bool] | None:
     # More digits than microseconds are cut off, as Python's reader does.
     try:
         time = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        zoned = time.tzinfo is not None
+        if zoned:
+            time = time.astimezone(datetime.UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
         return None
-    zoned = time.tzinfo is not None
-    if zoned:
-        time = time.astimezone(datetime.UTC).replace(tzinfo=None)
     return (time - _EPOCH) // datetime.timedelta(microseconds=1), zoned
 
 

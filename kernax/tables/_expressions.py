@@ -3,6 +3,7 @@
 # Parameters are declared as the arrays they become; type checkers do not see that numbers are converted.
 # pyright: reportArgumentType=false
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale
     Names are those of kernax's kernels in letters of any case; `+`, `*`, `**`, numbers and brackets join them. Several
     columns have a lengthscale each, unless `ard=False`. `select(kernel, "t")` and `rbf(columns=["t", 1])` look at some, by
     name or number; what stands in `fixed(…)`, a kernel or a number, is not fitted. Each term of a sum has a variance of its
-    own. Lengthscales, periods and variances are in the columns' own units: they are divided by `Column.scale`.
+    own. What is not written starts at values that suit the data. Lengthscales, periods and variances are in the columns'
+    own units: they are divided by `Column.scale`.
     """
     return build_kernel(text, columns, target_scale=target_scale).kernel
 
@@ -82,8 +84,10 @@ def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool)
         if not number.value > 0:
             context.source.fail("a variance is a positive number", number.at)
         factor, is_written = factor * number.value, True
+    if not math.isfinite(factor):
+        context.source.fail("this number is not finite", term.at)
     if not factors:
-        return Built(Constant(factor / context.variance), [True], [False])
+        return Built(_made(context, term.at, lambda: Constant(factor / context.variance)), [True], [False])
     sums = [part for part in factors if part.kind == "sum" or _call_name(part) == "fixed" or _holds_sum(part)]
     if len(factors) == 1 and (sums or _call_name(factors[0]) == "select"):
         return _wrapped(factors[0], context, factor, is_written)
@@ -91,9 +95,11 @@ def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool)
         return _own_variance(factors[0], context, factor, is_written)
     if not sums:
         inner = _product(term, [_factor(part, context) for part in factors], context)
-        # A variance that is written is in the target's units squared; the other is a place to start.
+        # A variance that is written, here or inside, is in the target's units squared; the other is a place to start.
+        is_written = is_written or any(map(_writes_variance, factors))
         variance = factor / context.variance if is_written else 1.0
-        return Built(Scale(inner.kernel, variance), [*inner.given, is_written], [*inner.held, False])
+        kernel = _made(context, term.at, lambda: Scale(inner.kernel, variance))
+        return Built(kernel, [*inner.given, is_written], [*inner.held, False])
     first = sums[0]
     built = [_wrapped(part, context, factor, is_written) if part is first else _factor(part, context) for part in factors]
     return _product(term, built, context)
@@ -223,6 +229,11 @@ def _only_part(term: Term, context: _Context) -> Term:
 
 def _holds_sum(term: Term) -> bool:
     return _call_name(term) == "select" and any(_flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
+
+
+def _writes_variance(term: Term) -> bool:
+    """Whether a number inside says how large the kernel is."""
+    return term.kind == "number" or "variance" in dict(term.options) or any(map(_writes_variance, term.parts))
 
 
 def _call_name(term: Term) -> str:

@@ -1,5 +1,6 @@
 """Many models of one table: one for each value of a column."""
 
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
@@ -24,7 +25,9 @@ from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
 from kernax.tables._start import BLIND_TO_SCALE, objective_of, start_of
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+from kernax.tables._write import time_text
 
+_WHOLE = re.compile(r"-?\d+\.0+")
 _MOST_ENTRIES = 3e7
 """Of the matrices that are kept at a time."""
 
@@ -143,11 +146,13 @@ def _bounded(sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def group_names(table: Table, by: str) -> list[str]:
-    """The group of each row, as text: 3 and 3.0 are one group, whatever the file."""
+    """The group of each row, as text: 3 and 3.0 are one group, and so are a day and its midnight, whatever the file."""
     values = table.column(by)
     if values.dtype.kind == "M":
-        return [str(value) for value in values]
-    return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values.tolist()]
+        return [time_text(value) for value in values]
+    if values.dtype != object:
+        return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values.tolist()]
+    return [text.split(".")[0] if _WHOLE.fullmatch(text) else text.removesuffix("T00:00:00") for text in values]
 
 
 def fit_table_many(

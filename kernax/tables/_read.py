@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernax.data._columns import whole
+from kernax.data._columns import Columns, whole
 from kernax.tables._errors import TableError, listed, nearest
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "nat"})
 """What stands for a missing value in a text file, in small letters."""
+_EXACT = 2**53
+"""From here on, floating-point numbers have no room for every integer."""
 
 
 class Table(NamedTuple):
@@ -72,7 +74,7 @@ def as_table(table: Any) -> Table:
         )
     _check_names([str(name) for name in columns.names], "the table")
     zoned = frozenset(str(name) for name in columns.names if _has_zone(table, name))
-    return _checked(Table({str(name): _plain(columns.values(name)) for name in columns.names}, "the table", zoned=zoned))
+    return _checked(Table({str(name): _column(columns, name) for name in columns.names}, "the table", zoned=zoned))
 
 
 def read_table(path: str | os.PathLike) -> Table:
@@ -198,7 +200,7 @@ def _read_arrow(path: str, kind: str) -> Table:
     zoned = frozenset(name for name in table.column_names if getattr(table.schema.field(name).type, "tz", None))
     columns = whole(table)
     assert columns is not None
-    return Table({name: _plain(columns.values(name)) for name in table.column_names}, path, zoned=zoned)
+    return Table({name: _column(columns, name) for name in table.column_names}, path, zoned=zoned)
 
 
 def _has_zone(table: Any, name: Any) -> bool:
@@ -210,8 +212,21 @@ def _has_zone(table: Any, name: Any) -> bool:
     return bool(getattr(kind, "tz", None) or getattr(kind, "time_zone", None))
 
 
+def _column(columns: Columns, name: Any) -> np.ndarray:
+    """A column as text, numbers or datetime64[us]; of what is none of these, text that is refused where it is used."""
+    try:
+        values = _plain(columns.values(name))
+    except Exception:  # whatever its library makes of it: the column may not be wanted at all
+        return np.array([repr(value) for value in columns.keys(name)], dtype=object)
+    if values.dtype.kind == "f" and np.any(np.abs(values) >= _EXACT):
+        whole_numbers = columns.keys(name)
+        if all(value is None or isinstance(value, int) for value in whole_numbers):
+            # Names, such as those of groups, are to stay apart; as numbers they are read again from the text.
+            return np.array([None if value is None else str(value) for value in whole_numbers], dtype=object)
+    return values
+
+
 def _plain(values: Any) -> np.ndarray:
-    """A column as text, numbers or datetime64[us]."""
     values = np.asarray(values)
     if values.ndim != 1:
         return np.array([repr(value) for value in values], dtype=object)
@@ -222,10 +237,21 @@ def _plain(values: Any) -> np.ndarray:
     if values.dtype.kind == "m":  # durations, whose unit would be lost: text, and so refused where it is used
         return np.array([None if np.isnat(value) else str(value) for value in values], dtype=object)
     plain = values.tolist()
-    some = [value for value in plain if value is not None and value == value]
+    missing = [_is_missing(value) for value in plain]
+    some = [value for value, lacks in zip(plain, missing, strict=True) if not lacks]
     if some and all(isinstance(value, int | float | np.number) for value in some):
-        return np.array([np.nan if value is None else value for value in plain], dtype=np.float64)
-    return np.array([None if value is None or value != value else _text(value) for value in plain], dtype=object)
+        return np.array([np.nan if lacks else value for value, lacks in zip(plain, missing, strict=True)], dtype=np.float64)
+    return np.array([None if lacks else _text(value) for value, lacks in zip(plain, missing, strict=True)], dtype=object)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, NaT or another library's NA."""
+    try:
+        return value is None or bool(value != value)
+    except ValueError:  # an array has no truth
+        return False
+    except (TypeError, ArithmeticError):  # neither has pandas.NA, nor a NaN that signals
+        return True
 
 
 def _text(value: Any) -> str | None:

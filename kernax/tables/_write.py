@@ -1,6 +1,5 @@
 """Tables into files, whole or not at all."""
 
-import contextlib
 import csv
 import io
 import os
@@ -48,17 +47,36 @@ def _cells(values: Any) -> list:
     if values.dtype.kind == "f":
         return ["" if value != value else repr(value) for value in values.tolist()]
     if values.dtype.kind == "M":
-        return ["" if np.isnat(v) else str(v).removesuffix("T00:00:00.000000").removesuffix(".000000") for v in values]
+        return ["" if np.isnat(v) else time_text(v) for v in values]
     return ["" if value is None else value for value in values.tolist()]
 
 
+def time_text(time: np.datetime64) -> str:
+    """A day, with the time of day if it is not midnight."""
+    return str(time).removesuffix("T00:00:00.000000").removesuffix(".000000")
+
+
 def _arrow(values: Any) -> Any:
-    """Text that is all numbers, as of a CSV file, becomes numbers."""
+    """Text that is all numbers, as of a CSV file, becomes numbers, if nothing is lost: `007` stays text."""
     import pyarrow
 
     values = np.asarray(values)
     if values.dtype != object:
         return pyarrow.array(values)
-    with contextlib.suppress(ValueError, TypeError):
-        return pyarrow.array([None if value is None else float(value) for value in values])
-    return pyarrow.array([None if value is None else str(value) for value in values])
+    texts = [None if value is None else str(value) for value in values]
+    numbers = [None if text is None else _number(text) for text in texts]
+    if all(number is not None or text is None for number, text in zip(numbers, texts, strict=True)):
+        is_whole = all(isinstance(number, int) for number in numbers if number is not None)
+        return pyarrow.array(numbers if is_whole else [None if n is None else float(n) for n in numbers])
+    return pyarrow.array(texts)
+
+
+def _number(text: str) -> int | float | None:
+    """The number that a text is; None if it is none, or one that a file of numbers could not give back."""
+    try:
+        if "." in text or "e" in text.lower():
+            return float(text)
+        number = int(text)
+    except ValueError:
+        return None
+    return number if str(number) == text and abs(number) <= 2**53 else None
