@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 import safetensors.numpy
 
 import kernax as kx
-from kernax import learners
+from kernax import learners, tables
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(12, 2))
@@ -97,12 +98,52 @@ def test_arrays_of_every_type(tmp_path):
         "jax": jnp.float32(2.0),
         "times": np.array(["2026-01-05", "NaT"], "M8[D]"),
         "text": np.array(["a", "δ"]),
+        "bfloat16": jnp.array([[1.5], [2.0]], jnp.bfloat16),
+        "float8_e5m2": np.array(2.0, jnp.float8_e5m2),
+        "complex128": np.array([1 + 2j]),
     }
     kx.save(tmp_path / "it.kx", arrays)
     loaded = kx.load(tmp_path / "it.kx")
     for name, array in arrays.items():
         np.testing.assert_array_equal(loaded[name], array, strict=name != "text")
-        assert isinstance(loaded[name], jax.Array) == (name == "jax")
+        assert isinstance(loaded[name], jax.Array) == isinstance(array, jax.Array)
+
+
+def test_times_as_names_and_numbers_that_stand_alone(tmp_path):
+    """Groups may be named by days of pandas or NumPy."""
+    day, moment = pd.Timestamp("2026-02-03"), np.datetime64("2026-02-03T04:05", "m")
+    value = {day: 1, moment: 2, datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC): np.timedelta64(3, "D")}
+    kx.save(tmp_path / "it.kx", value)
+    assert kx.load(tmp_path / "it.kx") == value
+    days = pd.DataFrame({"day": pd.to_datetime(["2026-01-01", "2026-01-02"] * 6), "x": X[:, 0], "y": Y})
+    fits = kx.fit_many(PLAIN, kx.data.groups(days, by="day", x="x", y="y"), max_steps=2)
+    kx.save(tmp_path / "it.kx", fits)
+    assert kx.load(tmp_path / "it.kx").of(pd.Timestamp("2026-01-02")).value == fits.of(pd.Timestamp("2026-01-02")).value
+
+
+def test_one_array_stays_one(tmp_path):
+    array = jnp.arange(5.0)
+    kx.save(tmp_path / "it.kx", [array] * 3)
+    loaded = kx.load(tmp_path / "it.kx")
+    assert loaded[0] is loaded[1] is loaded[2]
+
+
+def test_what_predicts_from_its_targets_is_not_saved_without_them(tmp_path):
+    table = tables.fit_table({"x": X[:, 0], "y": Y}, "y", max_steps=2)
+    many = tables.fit_table_many({"x": X[:, 0], "y": Y, "g": [0, 1] * 6}, "y", "g", max_steps=2)
+    for value, where in ((table, r"TableFit\.fit"), (table.fit, "Fit"), (many, "ManyTableFits")):
+        with pytest.raises(TypeError, match=f"^{where} predicts from its targets"):
+            kx.save(tmp_path / "it.kx", value, targets=False)
+    assert not (tmp_path / "it.kx").exists()
+
+
+def test_layers_that_pool_and_losses_of_ones_own(tmp_path, registered):
+    registered(squares, name="squares")
+    pool, machine = eqx.nn.AvgPool1d(2), learners.KernelMachine(kx.RBF(), squares, C=1.0)
+    kx.save(tmp_path / "it.kx", (pool, machine))
+    loaded, again = kx.load(tmp_path / "it.kx")
+    assert np.array_equal(loaded(jnp.ones((1, 4))), pool(jnp.ones((1, 4))))
+    assert again.loss.value(2.0, 0.5) == 2.25
 
 
 def test_random_keys(tmp_path):
@@ -151,6 +192,10 @@ class Tent(kx.AbstractKernel):
 
 def wrinkled(a):
     return a + jnp.sin(a)
+
+
+def squares(y, f):
+    return (y - f) ** 2
 
 
 @pytest.fixture
@@ -218,6 +263,9 @@ def test_what_cannot_be_registered(thing, name, message, registered):
         (kx.RBF, "is the class RBF: save an instance"),
         ([2**70], r"list\[0\] is an integer of more than 64 bits"),
         ((1, {2}), r"tuple\[1\] is a builtins.set"),
+        ([pd.NaT], r"list\[0\] is NaT"),
+        (np.ma.array([1.0, 2.0], mask=[True, False]), "hides entries behind a NumPy mask"),
+        (np.zeros(2, [("a", float)]), "which cannot be saved"),
     ],
 )
 def test_what_cannot_be_saved_is_named_and_leaves_no_file(value, message, tmp_path):
@@ -238,6 +286,8 @@ def test_fits_are_saved_although_their_optimiser_is_not(tmp_path):
     assert np.array_equal(loaded.value, fits.value)
     with pytest.raises(TypeError, match="was not saved with the fits: give it again"):
         kx.refit_many(loaded, [(X, Y), (X, 2 * Y)])
+    kx.save(tmp_path / "again.kx", loaded)
+    assert repr(kx.load(tmp_path / "again.kx").settings.optimiser) == repr(loaded.settings.optimiser)
     again = kx.refit_many(loaded, [(X, Y), (X, 2 * Y)], optimiser=optax.adam(0.1), max_steps=2)
     assert (again.value <= fits.value).all()
 

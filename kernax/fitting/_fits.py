@@ -39,6 +39,11 @@ class Fit(eqx.Module, Generic[M]):
     data: Data | None = None
     """What it was fitted to; None of one of many fits, and of a fit inside `jit` or `vmap`."""
 
+    @property
+    def needs_targets(self) -> bool:
+        """Whether it predicts only after being conditioned on the targets that it holds."""
+        return self.data is not None
+
     def __repr__(self):
         if not is_concrete(self.value) or self.value.ndim:
             return f"Fit({self.model!r})"

@@ -14,6 +14,7 @@ from kernax.fitting._fits import Settings
 from kernax.learners._dictionary import Entry
 from kernax.learners._features import columns
 from kernax.learners._linear_thresholds import LinearThreshold
+from kernax.learners._losses import FunctionLoss
 from kernax.learners._stationarity import Curvature
 from kernax.parameters._fields import Setting
 from kernax.selection._kfold import Folds
@@ -27,7 +28,7 @@ from kernax.solvers._tail import Projection
 _ROOMS = (data, fitting, kernels, learners, means, parameters, posterior, selection, solvers)
 _PARTS = {
     "fitting": (Settings,),
-    "learners": (Curvature, Entry, LinearThreshold),
+    "learners": (Curvature, Entry, FunctionLoss, LinearThreshold),
     "model": (model.Conditioned, model.FreePart, model.Model),
     "parameters": (Setting,),
     "selection": (Folds,),
@@ -121,6 +122,7 @@ def _built_in() -> dict[str, Any]:
         if isinstance(thing, type) and issubclass(thing, eqx.Module) and not name.startswith("_"):
             found[f"equinox.nn.{name}"] = thing
     found |= {f"jax.nn.{name}": getattr(jax.nn, name) for name in _ACTIVATIONS.split()}
+    found |= {f"jax.lax.{f.__name__}": f for f in (jax.lax.add, jax.lax.max)}  # of Equinox's layers that pool
     found |= {f"jax.numpy.{name}": getattr(jnp, name) for name in _ELEMENTWISE.split()}
     return found
 

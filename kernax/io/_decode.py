@@ -16,6 +16,12 @@ from kernax.io._file import FileError
 from kernax.solvers import Result, result_name
 
 _PLAIN = (bool, int, float, str)
+_MOST_OUTPUTS = 4096
+BITS = {
+    np.dtype(kind).name: np.dtype(kind)
+    for kind in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, np.complex64, np.complex128)
+}
+"""Kinds of numbers that safetensors does not have for NumPy, kept as their bytes."""
 
 
 class Unsaved:
@@ -37,6 +43,8 @@ class Decoder:
     def __init__(self, arrays: dict[str, np.ndarray], dtype: Any):
         self._arrays = arrays
         self._dtype = dtype
+        self._decoded: dict[tuple[Any, bool], Any] = {}
+        """Arrays by name: one that is named many times is one array."""
 
     def decoded(self, node: Any) -> Any:
         """The object that was encoded."""
@@ -59,7 +67,11 @@ class Decoder:
             case "float":
                 return float(node["float"])
             case "scalar":
-                return self._arrays[node["scalar"]["array"]][()]
+                return self.decoded(node["scalar"])[()]
+            case "bits":
+                array = np.frombuffer(self._arrays[node["bits"]["array"]].tobytes(), BITS[node["type"]])
+                array = array.reshape(node["shape"]).copy()
+                return array if node.get("numpy") else jnp.asarray(array)
             case "result":
                 return self._result(node)
             case "absent":
@@ -89,12 +101,18 @@ class Decoder:
         raise FileError(f"it holds a {kind!r}, which this version does not know: upgrade kernax")
 
     def _array(self, node: dict[str, Any]) -> Any:
-        array = self._arrays[node["array"]]
         if "key" in node:
-            return jax.random.wrap_key_data(jnp.asarray(array), impl=node["key"])
+            return jax.random.wrap_key_data(jnp.asarray(self._arrays[node["array"]]), impl=node["key"])
+        name = node["array"], bool(node.get("numpy"))
+        if name not in self._decoded:
+            self._decoded[name] = self._cast(*name)
+        return self._decoded[name]
+
+    def _cast(self, name: str, is_numpy: bool) -> Any:
+        array = self._arrays[name]
         if self._dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
             array = array.astype(self._dtype)
-        if node.get("numpy"):
+        if is_numpy:
             return array
         narrow = jax.dtypes.canonicalize_dtype(array.dtype)
         if narrow == array.dtype:
@@ -113,7 +131,8 @@ class Decoder:
     def _absent(self, node: dict[str, Any]) -> Any:
         """NaN in the place of targets that were left out; as many rows as there are."""
         shape, mask = tuple(node["absent"]), self.decoded(node["like"])
-        if shape[: mask.ndim] != mask.shape:
+        outputs = shape[mask.ndim :]
+        if shape[: mask.ndim] != mask.shape or len(outputs) > 1 or not all(0 <= p <= _MOST_OUTPUTS for p in outputs):
             raise FileError(f"it holds a mask of shape {mask.shape} for targets of shape {shape}")
         return jnp.full(shape, jnp.nan, np.dtype(node["type"]) if self._dtype is None else self._dtype)
 

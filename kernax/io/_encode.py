@@ -18,6 +18,7 @@ from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.fitting._fits import Settings, as_result
 from kernax.io._allowed import is_named_tuple, name_of
+from kernax.io._decode import BITS, Unsaved
 from kernax.solvers import Result, result_name
 
 _Item = type(Result.successful)
@@ -53,8 +54,10 @@ class Encoder:
         if isinstance(value, dict):
             pairs = [[self.encoded(k, f"a key of {where}"), self.encoded(v, f"{where}[{k!r}]")] for k, v in value.items()]
             return {"dict": pairs}
-        if isinstance(value, datetime.datetime | datetime.date):
-            return {type(value).__name__: value.isoformat()}
+        if isinstance(value, datetime.date):  # pandas' own are datetimes, too
+            if value != value:
+                raise TypeError(f"{where} is NaT, no time at all, which is not saved.")
+            return {"datetime" if isinstance(value, datetime.datetime) else "date": value.isoformat()}
         if isinstance(value, jax.tree_util.PyTreeDef):
             return {"structure": self.encoded(jax.tree.unflatten(value, [0] * value.num_leaves), where)}
         if type(value) is tuple:
@@ -65,6 +68,8 @@ class Encoder:
         return [self.encoded(value, f"{where}[{i}]") for i, value in enumerate(values)]
 
     def _array(self, value: Any, where: str) -> dict[str, Any]:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise TypeError(f"{where} hides entries behind a NumPy mask, which is not saved: fill them in.")
         if not is_concrete(value):
             raise TypeError(f"{where} is being traced: save finished numbers, outside jit, grad and vmap.")
         is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
@@ -74,9 +79,13 @@ class Encoder:
             if array.dtype.kind in "mM":
                 array, units = array.astype("int64"), str(array.dtype)
                 return {"times": self._array(array, where), "units": units}
-            if array.dtype.kind in "UOSV":
-                if array.dtype.kind == "V":
-                    raise TypeError(f"{where} is an array of {array.dtype}, which cannot be saved.")
+            if array.dtype.name in BITS:
+                bits = np.frombuffer(array.tobytes(), np.uint8)
+                host = {} if isinstance(value, jax.Array) else {"numpy": True}
+                return {"bits": self._array(bits, where), "type": array.dtype.name, "shape": list(array.shape), **host}
+            if array.dtype.kind not in "biufUOS" or (array.dtype.itemsize > 8 and array.dtype.kind == "f"):
+                raise TypeError(f"{where} is an array of {array.dtype}, which cannot be saved.")
+            if array.dtype.kind in "UOS":
                 return {"objects": self._items(array.ravel().tolist(), where), "shape": list(array.shape)}
             # The value is kept, so that its identity stays its own; NumPy's memory order is not saved.
             known = (str(len(self.arrays)), value)
@@ -101,6 +110,11 @@ class Encoder:
         if name is not None:
             fields = value._asdict() if is_named_tuple(kind) else _fields(value)
             without = {}
+            if not self._targets and getattr(value, "needs_targets", False):
+                raise TypeError(
+                    f"{where} predicts from its targets, so that it cannot be saved without them: save a model that is "
+                    "conditioned, such as kx.condition(fit.model, fit.data)."
+                )
             if isinstance(value, Data) and not self._targets:
                 y, mask = fields.pop("y"), self.encoded(value.mask, f"{where}.mask")
                 without["y"] = {"absent": list(y.shape), "like": mask, "type": str(y.dtype)}
@@ -132,6 +146,8 @@ class Encoder:
         try:
             return self.encoded(value, where)
         except TypeError:
+            if isinstance(value, Unsaved):
+                return {"unsaved": value.what}
             self._seen, self.arrays = seen, arrays
             return {"unsaved": f"{where.rsplit('.', 1)[-1]} {getattr(value, '__name__', type(value).__name__)}"}
 

@@ -69,6 +69,8 @@ def whole_file(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no file that could be replaced: give another name.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
     try:

@@ -19,9 +19,10 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
     What is loaded is what was saved, bit for bit. A `Conditioned` keeps its factor, two n × n matrices, so that loading
     costs no factorisation; a `Fit` is smaller (`kx.condition(fit.model, fit.data)` after loading).
 
-    `targets=False` leaves `y` out of every dataset in it, for a file to predict from. Means, variances, samples and classes
-    do not need it; what does (the mean of leave-one-out, say) is NaN. That keeps no secret: coefficients and residuals
-    stay, and the targets can be computed from them.
+    `targets=False` leaves `y` out of every dataset in it, for a file to predict from: of what is conditioned, not of a
+    `Fit`, which is conditioned after loading. Means, variances, samples and classes do not need it; what does (the mean of
+    leave-one-out, say) is NaN. That keeps no secret: coefficients and residuals stay, and the targets can be computed from
+    them.
 
     An existing file is replaced in one step: interrupted at any time, there is the old file or the new one. Classes and
     functions of your own must be allowed with `kx.io.register`; nothing is pickled.

@@ -48,6 +48,11 @@ class ManyTableFits(eqx.Module):
     source: str = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True)
 
+    @property
+    def needs_targets(self) -> bool:
+        """Predictions are made from the targets."""
+        return True
+
     def __len__(self) -> int:
         return len(self.fits)
 

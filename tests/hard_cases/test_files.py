@@ -144,6 +144,9 @@ print(model.noise.dtype, model.kernel.kernels[0].kernel.lengthscale.dtype, float
         {"class": "kernax.kernels.RBF", "fields": {"lengthscale": 1.0, "pair": {"function": "jax.nn.relu"}}},
         {"class": "jax.nn.relu", "fields": {}},
         {"times": {"array": "0"}, "units": "object"},
+        {"absent": [2**40, 2**40], "like": {"array": "0"}, "type": "float32"},
+        {"absent": [2**40], "like": {"array": "0"}, "type": "float32"},
+        {"bits": {"array": "0"}, "type": "object", "shape": [1]},
         {"array": "../../etc/passwd"},
         {},
         [[[]]] * 3 + [{"array": 5}],
@@ -203,3 +206,14 @@ def test_h37_the_new_file_has_the_permissions_of_the_old_and_folders_are_not_mad
         kx.save(tmp_path / "no" / "model.kx", MODEL)
     with pytest.raises(IsADirectoryError):
         kx.save(tmp_path, MODEL)
+
+
+def test_h37_links_stay_links_and_what_is_no_file_is_not_replaced(path, tmp_path):
+    link = tmp_path / "link.kx"
+    link.symlink_to(path)
+    kx.save(link, kx.RBF(3.0))
+    assert link.is_symlink()
+    assert repr(kx.load(path)) == repr(kx.RBF(3.0))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is no file that could be replaced"):
+        kx.save(tmp_path / "pipe", MODEL)
