@@ -159,6 +159,14 @@ def unit(model: PyTree, path: Path) -> str:
     return next((field.metadata.get("unit", "") for field in fields if field.name == name), "")
 
 
+def has_own_range(model: PyTree, path: Path) -> bool:
+    """Whether the parameter at `path` was given another range (`with_bijector`) than its field declares."""
+    owner, name = owner_and_field(model, path)
+    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+    declared = next((field.metadata.get("bijector") for field in fields if field.name == name), None)
+    return declared is not None and setting(model, path).bijector != declared
+
+
 def owner_and_field(model: PyTree, path: Path) -> tuple[Any, str | None]:
     """The innermost object that holds the leaf, and the name of its field."""
     for key in path[:-1]:

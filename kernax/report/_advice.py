@@ -6,26 +6,34 @@ import numpy as np
 
 from kernax.means import Zero
 from kernax.model import Conditioned
-from kernax.report._parameters import Lengthscale, Names, lengthscales
+from kernax.report._changes import along_columns, terms
+from kernax.report._parameters import Names, lengthscales
 from kernax.report._report import Parameter
 from kernax.report._scores import Scores
 
-_FAR = 10.0
-"""A lengthscale this many times the range of its column: along it, the function is as good as a straight line."""
+_SMALL = 0.1
+"""A change that is this share of the targets' deviation is next to none."""
 _OUTLIER = 4.5
 _MOST_NAMED = 3
+_TINY = 1e-11
+"""A variance so near the floor of variances and noises, 1e-15, that these cannot be small beside it."""
 
 
-def on_bounds(parameters: list[Parameter]) -> list[str]:
+def on_bounds(parameters: list[Parameter], num_columns: int) -> list[str]:
     """What parameters at an end of their range usually mean."""
-    return [f"{p.name} is at its {p.bound} bound: {_meaning(p)}." for p in parameters if p.bound]
+    return [f"{p.name} is at its {p.bound} bound: {_meaning(p, num_columns)}." for p in parameters if p.bound]
 
 
-def _meaning(parameter: Parameter) -> str:
+def _meaning(parameter: Parameter, num_columns: int) -> str:
     kind = parameter.name.rsplit(".", 1)[-1].split("[")[0]
+    if kind == "lengthscale" and parameter.bound == "upper" and num_columns > 1:
+        return (
+            "the column may be irrelevant to this part of the kernel (leave it out and compare the leave-one-out scores), "
+            "or the range too narrow (kx.with_bijector)"
+        )
+    if parameter.has_own_range:
+        return "widen its range (kx.with_bijector), unless it is meant to end there"
     match kind, parameter.bound:
-        case "lengthscale", "upper":
-            return "the column may be irrelevant; leave it out and compare the leave-one-out scores"
         case "lengthscale", "lower":
             return "rows no longer inform each other; look for a wrong column or start from a longer one (kx.initialise)"
         case "variance", "lower":
@@ -40,42 +48,47 @@ def _meaning(parameter: Parameter) -> str:
     return "widen its range (kx.with_bijector), hold it (kx.freeze), or give it a prior (kx.with_prior)"
 
 
-def on_lengthscales(c: Conditioned, names: Names) -> list[str]:
-    """Lengthscales that do not fit the spread of their columns."""
+def on_columns(c: Conditioned, names: Names) -> list[str]:
+    """Columns and parts of the kernel that make next to no difference."""
     if names.columns is None:
         return []
-    x = np.asarray(c.data.x, float)[np.asarray(c.data.mask)]
+    counts = np.asarray(c.data.mask)
+    x, targets = np.asarray(c.data.x, float)[counts], np.asarray(c.data.y, float)[counts]
     ranges, said = np.ptp(x, axis=0), []
     constant = [names.columns[i] for i in np.flatnonzero(ranges == 0)] if len(x) > 1 else []
     if constant:
         said.append(f"column {', '.join(constant)} is constant: it has nothing to tell; leave it out.")
-    parts: dict[str, list[tuple[Lengthscale, float]]] = {}
-    for scale in lengthscales(c.model, names):
-        if scale.column is not None and ranges[scale.column] > 0:
-            kernel = scale.name.rpartition("lengthscale")[0].rstrip(".")
-            parts.setdefault(kernel, []).append((scale, scale.value / ranges[scale.column]))
-    for kernel, of_columns in parts.items():
-        far = [(scale, times) for scale, times in of_columns if times > _FAR]
-        if len(far) == len(of_columns):
+    said += _on_neighbours(c, names, x)
+    spread = np.sqrt(np.mean(np.var(targets, axis=0)))
+    if not spread > 0:
+        return said
+    flat = [term for term in terms(c) if term.change < _SMALL * min(spread, term.size) and term.size > 2 * _SMALL * spread]
+    for term in flat:
+        said.append(
+            f"{term.name} hardly varies over the data: it stands for a constant; give the model a mean (kx.means.Constant) "
+            "instead, a shorter start (kx.initialise), or more restarts."
+        )
+    changes = along_columns(c) if len(names.columns) > 1 and not flat else None
+    for i in np.flatnonzero(ranges > 0) if changes is not None else []:
+        if changes[i] < _SMALL * spread:
             said.append(
-                f"{kernel} hardly varies over the data (its lengthscales are more than {_FAR:.0f} times the ranges of its "
-                "columns): it stands for a constant; give the model a mean (kx.means.Constant) instead, or more restarts."
+                f"column {names.columns[i]} may be irrelevant: over its whole range the model changes by "
+                f"{changes[i] / spread:.2g} of the targets' deviation; leave it out and compare the leave-one-out scores."
             )
-            continue
-        for scale, times in far:
-            said.append(
-                f"{scale.name} is {times:.0f} times the range of its column: the column may be irrelevant; leave it out and "
-                "compare the leave-one-out scores."
-            )
-    if len(names.columns) == 1 and len(x) > 1 and ranges[0] > 0:
-        gap = np.median(np.diff(np.unique(x[:, 0])))
-        said += [
-            f"{scale.name} is {scale.value / gap:.2g} of the usual distance between neighbouring rows: they hardly inform "
-            "each other, and predictions between them fall back to the mean; start from a longer one (kx.initialise)."
-            for scale in lengthscales(c.model, names)
-            if scale.value < 0.2 * gap
-        ]
     return said
+
+
+def _on_neighbours(c: Conditioned, names: Names, x: np.ndarray) -> list[str]:
+    """A single column whose rows are farther apart than the kernel reaches."""
+    if x.shape[1] != 1 or len(np.unique(x)) < 2:
+        return []
+    gap = np.median(np.diff(np.unique(x[:, 0])))
+    return [
+        f"{scale.name} is {scale.value / gap:.2g} of the usual distance between neighbouring rows: they hardly inform "
+        "each other, and predictions between them fall back to the mean; start from a longer one (kx.initialise)."
+        for scale in lengthscales(c.model, names)
+        if scale.value < 0.2 * gap
+    ]
 
 
 def on_numbers(c: Conditioned, condition_number: float) -> list[str]:
@@ -124,6 +137,13 @@ def on_scores(c: Conditioned, found: Scores) -> list[str]:
         )
     targets = np.asarray(c.data.y, float)[np.asarray(c.data.mask)]
     level, spread = np.mean(targets), np.std(targets)
+    if spread == 0:
+        said.append("the targets are all the same: there is nothing to learn.")
+    elif spread**2 < _TINY:
+        said.append(
+            f"the targets vary by {spread:.2g} only, and variances have a floor: multiply the targets so that they vary by "
+            "about 1."
+        )
     if isinstance(c.model.mean, Zero) and not c.model.kernel.is_conditional and abs(level) > 3 * spread > 0:
         said.append(
             f"the targets are {level:.4g} on average and vary by {spread:.2g}, but the model expects 0 far from the data: "

@@ -42,6 +42,8 @@ def report(
     """
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
+    if np.ndim(getattr(getattr(of, "result", None), "_value", 0)) and not isinstance(of, Fits):
+        raise ValueError("report describes one dataset, and this is a batch of them: take one, or use kx.fit_many's Fits.")
     if isinstance(of, Fits):
         return report_of_fits(of, of.table())
     if isinstance(of, Fit):
@@ -66,7 +68,8 @@ def _of_fit(fit: Fit[Any], data: Data | None, names: Names) -> Report:
         failed = int(np.sum(~np.isfinite(starts)))
         entries.append(Entry("starts", f"{len(starts)}, of which {near} reached this value and {failed} failed"))
     parameters = described_parameters(fit.model, names, True)
-    advice = [*_on_result(fit.result), *_advice.on_starts(starts, float(fit.value)), *_advice.on_bounds(parameters)]
+    bounds = _advice.on_bounds(parameters, len(names.columns or ()))
+    advice = [*_on_result(fit.result), *_advice.on_starts(starts, float(fit.value)), *bounds]
     # A model that is conditioned without success has said why in the result of the fit already.
     c = None if data is None else condition(fit.model, data, throw=False)
     if c is not None and bool(is_usable(c.result)):
@@ -101,16 +104,18 @@ def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
     ]
     if np.isfinite(evidence):
         entries.append(Entry("log marginal likelihood", f"{evidence:.6g}", evidence))
-    advice = [*_advice.on_lengthscales(c, names), *_advice.on_numbers(c, number)]
+    advice = _advice.on_numbers(c, number)
     if not np.isfinite(np.asarray(c.data.y)).all():
         return [*entries, Entry("targets", "left out when it was saved")], advice
+    advice = [*_advice.on_columns(c, names), *advice]
     left_out = scores(c)
     if left_out is None:
         return entries, advice
     rmse, density = left_out.rmse * names.y_scale, left_out.log_density - math.log(names.y_scale)
+    explained = f"{left_out.explained:.4g}" if np.isfinite(left_out.explained) else "–, since the targets do not vary"
     entries += [
         Entry("leave-one-out RMSE", f"{rmse:.4g} [{names.target}]", rmse),
-        Entry("leave-one-out R²", f"{left_out.explained:.4g}", left_out.explained),
+        Entry("leave-one-out R²", explained, left_out.explained),
         Entry("leave-one-out log density", f"{density:.4g} a row", density),
     ]
     for level, share in left_out.coverage.items():

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernax.kernels import AbstractKernel, AbstractStationary, FeatureMap, Select, Warp
 from kernax.parameters import owner_and_field, parameter_name, parameters, setting, unit
+from kernax.parameters._tree import has_own_range
 from kernax.report._report import Parameter
 
 _MOST_ENTRIES = 12
@@ -33,6 +34,8 @@ def names_of(data: Any, columns: Sequence[str] | None, target: str | None, scale
     width = x.shape[1] if isinstance(x, jax.Array | np.ndarray) and x.ndim == 2 else None
     if columns is not None and width is not None and len(columns) != width:
         raise ValueError(f"columns has {len(columns)} names, and the data has {width} columns: give a name to each.")
+    if width is None and data is not None:
+        columns = None  # inputs of a structure of their own have no columns to be named
     if columns is None and width is not None:
         columns = ["x"] if width == 1 else [f"x[{i}]" for i in range(width)]
     x_scales, y_scale = (None, 1.0) if scales is None else scales
@@ -73,7 +76,8 @@ def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: i
             label = name if value.ndim == 0 else f"{name}[{_label(column if per_column else None, i, names)}]"
             text = _unit_text(measured, column, names, factor is not None)
             side = _side(known, float(entry)) if hit.ravel()[i] else ""
-            rows.append(Parameter(label, float(entry) * (1.0 if factor is None else factor), text, side))
+            shown = float(entry) * (1.0 if factor is None else factor)
+            rows.append(Parameter(label, shown, text, side, has_own_range(model, path)))
     return rows
 
 

@@ -23,6 +23,8 @@ class Parameter:
     value: float | str
     unit: str = ""
     bound: str = ""
+    has_own_range: bool = False
+    """Whether its range is another than the kernel declares."""
 
     @property
     def text(self) -> str:

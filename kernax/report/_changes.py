@@ -1,0 +1,72 @@
+"""How much a model can change over its data, whatever its kernel is made of: from the kernel's values alone."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from kernax.kernels import Constant, Sum
+from kernax.model import Conditioned
+
+_MOST_COLUMNS, _MOST_ROWS = 200, 40
+_PLACES = np.array([0.0, 0.07, 0.18, 0.31, 0.47, 0.62, 0.79, 0.91, 1.0])
+"""Along a column's range; uneven, so that no period hits them all at one phase."""
+
+
+def along_columns(c: Conditioned) -> np.ndarray | None:
+    """The deviation that the prior gives to the change of f along each column's range, with the others as in some rows.
+
+    The largest over pairs of places and over the rows. None of splines, whose kernel is no covariance.
+    """
+    x = _rows(c, 5)
+    if c.model.kernel.is_conditional or x.shape[1] > _MOST_COLUMNS:
+        return None
+    every = np.asarray(c.data.x)[np.asarray(c.data.mask)]
+    low, high = every.min(axis=0), every.max(axis=0)
+    changes = []
+    for column in range(x.shape[1]):
+        places = np.repeat(x[:, None], len(_PLACES), axis=1)
+        places[:, :, column] = low[column] + _PLACES * (high[column] - low[column])
+        points = places.reshape(-1, x.shape[1])
+        matrix = _squared_changes(np.asarray(c.model.kernel(points), float))
+        level = np.asarray(jax.vmap(c.model.mean)(points), float).reshape(len(points), -1)[:, 0]
+        matrix = matrix + (level[:, None] - level) ** 2
+        blocks = matrix.reshape(len(x), len(_PLACES), len(x), len(_PLACES))
+        changes.append(max(blocks[i, :, i].max() for i in range(len(x))))
+    return np.sqrt(np.array(changes))
+
+
+class Term(NamedTuple):
+    """One term of a kernel's sum: its name, the deviation of its values, and that of its changes between rows."""
+
+    name: str
+    size: float
+    change: float
+
+
+def terms(c: Conditioned) -> list[Term]:
+    """The terms of the kernel, less those that are meant to be constant."""
+    kernel: Any = c.model.kernel
+    if kernel.is_conditional:
+        return []
+    parts, found = {"kernel": kernel}, []
+    if isinstance(kernel, Sum):
+        parts = {f"kernel.kernels[{i}]": part for i, part in enumerate(kernel.kernels)}
+    for name, part in parts.items():
+        if isinstance(part, Constant):
+            continue
+        matrix = np.asarray(part(_rows(c, _MOST_ROWS)), float)
+        size, change = np.mean(np.diag(matrix)), np.mean(_squared_changes(matrix))
+        found.append(Term(name, float(np.sqrt(max(size, 0.0))), float(np.sqrt(max(change, 0.0)))))
+    return found
+
+
+def _rows(c: Conditioned, most: int) -> np.ndarray:
+    """Some of the rows that count, spread over the data."""
+    rows = np.flatnonzero(np.asarray(c.data.mask))
+    return np.asarray(c.data.x)[rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))]]
+
+
+def _squared_changes(matrix: np.ndarray) -> np.ndarray:
+    """The variance of `f(x_i) - f(x_j)`."""
+    return np.diag(matrix)[:, None] + np.diag(matrix) - 2.0 * matrix
