@@ -8,7 +8,7 @@ def main() -> None:
     try:
         import typer  # noqa: F401
     except ImportError:
-        sys.exit('the command line needs more packages: pip install "kernax[cli]"')
+        sys.exit('the command line needs more packages: pip install ".[cli]" in a clone of the repository.')
     from kernax.cli import run
 
     run()

@@ -77,6 +77,7 @@ class Model(AbstractModel):
     kernel: AbstractKernel
     noise: Float[Parameter, "*n"] = non_negative(unit="y²")
     mean: Any = eqx.field(converter=as_mean, default_factory=Zero)
+    """What is expected before data: a number, a mean of `kernax.means`, or any function of one point; 0 if not given."""
 
     def __check_init__(self):
         check_kernel(self)
@@ -152,11 +153,14 @@ class Conditioned(eqx.Module):
     model: Model
     data: Data
     factor: AbstractFactor
+    """Of `K + noise·I`: answers `solve`, `logdet` and `inverse_diagonal`."""
     alpha: Float[Array, "n *p"]
+    """`(K + noise·I)⁻¹ (y - mean)`: the coefficients of `f(x) = mean(x) + Σ alpha_i k(x, x_i)`."""
     solver: AbstractSolver
     finite: Bool[Array, ""]
     """Whether all numbers of the data were finite; if not, zeros stand for them, and the result says so."""
     free: FreePart | None
+    """What a spline's polynomials add; None of other kernels."""
 
     @property
     def result(self) -> Any:

@@ -73,6 +73,14 @@ def call(line: str) -> None:
     assert outcome.exit_code == 0, f"{line}\n{outcome.output}\n{outcome.exception!r}"
 
 
+@pytest.mark.parametrize("page", RUNNING, ids=name_of)
+def test_a_page_asks_for_double_precision_before_anything_else(page):
+    """The tests run in double precision anyway, and would not notice."""
+    first = next(text for info, text in fences(page) if info == "python")
+    assert "jax_enable_x64" in first
+    assert first.index("jax_enable_x64") < first.index("kernax")
+
+
 def test_no_block_escapes():
     """Every fence has a language that this file knows what to do with, and no other one is Python in disguise."""
     for page in PAGES:
@@ -139,3 +147,8 @@ def test_the_site_builds_without_a_warning(tmp_path, caplog, monkeypatch):
     formulas = (tmp_path / "site" / "notebooks" / "krr_is_the_gp_mean.html").read_text()
     assert formulas.count("<math") > 20, "formulas of notebooks are drawn by the browser"
     assert "$$" not in formulas
+    plain = {
+        page.name: re.sub(r"<[^>]+>", "", page.read_text()) for page in (tmp_path / "site" / "reference").glob("*.html")
+    }
+    assert "Float[Array, &#34;n *p&#34;]" in plain["posterior.html"].replace('"', "&#34;").replace("&quot;", "&#34;")
+    assert not [name for name, text in plain.items() if re.search(r"Array, n\b|_REQUIRED|\{\{", text)]

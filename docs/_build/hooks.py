@@ -1,4 +1,4 @@
-"""What is built from files outside of docs/: the tables of benchmarks/README.md, and the notebooks."""
+"""What is built from outside of docs/: the tables of benchmarks/README.md, the statuses of `kx.Result`, the notebooks."""
 
 import base64
 import json
@@ -6,8 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
+
+from kernax.fitting._fits import as_result
+from kernax.solvers import Result
 
 ROOT = Path(__file__).parents[2]
 _CODE_OR_FORMULA = re.compile(r"(?P<code>`+[^`]*`+)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", flags=re.DOTALL)
@@ -38,10 +42,28 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The measured tables, each below the command that made it."""
-    if page.file.src_uri != "benchmarks.md":
-        return markdown
-    return markdown.replace("{{ tables }}", with_commands((ROOT / "benchmarks" / "README.md").read_text()))
+    """The measured tables, each below the command that made it; the table of statuses."""
+    if page.file.src_uri == "benchmarks.md":
+        return markdown.replace("{{ tables }}", with_commands((ROOT / "benchmarks" / "README.md").read_text()))
+    if page.file.src_uri == "reference/solvers.md":
+        return markdown.replace("{{ results }}", table_of_results())
+    return markdown
+
+
+def table_of_results() -> str:
+    """Every status with its meaning (the first sentence of its text) and its remedy (the rest)."""
+    rows = ["| status | meaning | remedy, or the usual reason |", "|---|---|---|"]
+    for code in range(len(Result)):
+        name, _, text = Result[as_result(np.asarray(code))].partition(": ")
+        meaning, _, remedy = text.partition(". ")
+        rows.append(f"| `{name}` | {_sentence(meaning) or 'All went well.'} | {_sentence(remedy) or '–'} |")
+    return "\n".join(rows)
+
+
+def _sentence(text: str) -> str:
+    """With a capital and a full stop; names of code stay as they are."""
+    text = re.sub(r"(?<![\w`])((?:kx|learners|np)\.\w+(?:\([^)]*\))?|max_\w+|intercept=False)", r"`\1`", text.strip())
+    return text[:1].upper() + text[1:] + "." * (text[-1:] not in {".", ""})
 
 
 def with_commands(text: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 import kernax as kx
 from kernax.demo import _co2
-from kernax.demo._picture import draw
+from kernax.demo._picture import check_matplotlib, draw
 
 
 def main() -> None:
@@ -27,6 +27,7 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, report, check and draw."""
+    check_matplotlib()
     series = _co2.load()
     training = series.between(0, arguments.until).every(max(1, arguments.every))
     heldout = series.between(arguments.until, np.inf)

@@ -1,19 +1,23 @@
 """The forecast as a picture."""
 
+import importlib.util
 from pathlib import Path
 
 from kernax.demo._co2 import Forecast, Series
 
 
+def check_matplotlib() -> None:
+    """Say before the work what is missing after it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("the picture needs matplotlib: pip install matplotlib.")
+
+
 def draw(path: Path, training: Series, heldout: Series, future: Forecast, check: Forecast) -> None:
     """The whole series with its forecast above, the held-out years closer up below."""
-    try:
-        import matplotlib
+    import matplotlib
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise SystemExit('the picture needs matplotlib: pip install "kernax[demo]" from this repository.') from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
 
     figure, (whole, close) = plt.subplots(2, 1, figsize=(9, 8), layout="constrained")
     for axes, forecast in ((whole, future), (close, check)):

@@ -42,7 +42,10 @@ class AbstractStationary(AbstractKernel):
 
 
 class RBF(AbstractStationary):
-    """Squared exponential, `exp(-s/2)`: infinitely smooth sample paths."""
+    """Squared exponential, `exp(-s/2)` with `s = Σ (a_k - b_k)²/ℓ_k²`: infinitely smooth sample paths.
+
+    One lengthscale ℓ, or one for each column.
+    """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
@@ -51,7 +54,10 @@ class RBF(AbstractStationary):
 
 
 class Matern12(AbstractStationary):
-    """Matérn-1/2 or exponential, `exp(-√s)`: continuous, rough paths (Ornstein–Uhlenbeck in one dimension)."""
+    """Matérn-1/2 or exponential, `exp(-√s)` with `s = Σ (a_k - b_k)²/ℓ_k²`: continuous, rough paths.
+
+    In one dimension the process of Ornstein and Uhlenbeck.
+    """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
     is_rough: ClassVar[bool] = True
@@ -61,7 +67,7 @@ class Matern12(AbstractStationary):
 
 
 class Matern32(AbstractStationary):
-    """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))`: once differentiable paths."""
+    """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: once differentiable paths."""
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
@@ -70,7 +76,7 @@ class Matern32(AbstractStationary):
 
 
 class Matern52(AbstractStationary):
-    """Matérn-5/2, `(1 + √(5s) + 5s/3) exp(-√(5s))`: twice differentiable paths."""
+    """Matérn-5/2, `(1 + √(5s) + 5s/3) exp(-√(5s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: twice differentiable paths."""
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 
@@ -79,7 +85,7 @@ class Matern52(AbstractStationary):
 
 
 class RationalQuadratic(AbstractStationary):
-    """`(1 + s/2α)^-α`: a mixture of RBFs of many lengthscales; α → ∞ gives the RBF."""
+    """`(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales; α → ∞ gives the RBF."""
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
     alpha: Float[Parameter, ""] = positive(default=1.0, scalar=True)

@@ -6,7 +6,7 @@ Every function draws into `ax=` (or a new figure) and returns it; `ridge_choices
 try:
     import matplotlib  # noqa: F401  (optional: said before the files below fail to find it)
 except ImportError as error:
-    raise ImportError('kernax.plot draws with matplotlib: pip install "kernax[plot]" from the repository.') from error
+    raise ImportError("kernax.plot draws with matplotlib: pip install matplotlib.") from error
 
 from kernax.plot._gram import gram
 from kernax.plot._l_curve import l_curve

@@ -20,7 +20,7 @@ return is kept too (`conditioned_`, `fit_`, `machines_`), so that all of kernax 
 try:
     import sklearn  # noqa: F401  (optional: said before the files below fail to find it)
 except ImportError as error:
-    raise ImportError('kernax.sklearn needs scikit-learn: pip install "kernax[sklearn]" from the repository.') from error
+    raise ImportError("kernax.sklearn needs scikit-learn: pip install scikit-learn.") from error
 
 from kernax.sklearn._adaboost import AdaBoostClassifier
 from kernax.sklearn._gp_classifier import GaussianProcessClassifier

@@ -191,7 +191,7 @@ def _read_arrow(path: str, kind: str) -> Table:
         import pyarrow.feather
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError(f'reading {path!r} needs pyarrow: pip install "kernax[tables]"') from error
+        raise ImportError(f"reading {path!r} needs pyarrow: pip install pyarrow.") from error
     try:
         table = pyarrow.parquet.read_table(path) if kind in (".parquet", ".pq") else pyarrow.feather.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
