@@ -9,8 +9,10 @@ def main() -> None:
         import typer  # noqa: F401
     except ImportError:
         sys.exit('the command line needs more packages: pip install ".[cli]" in a clone of the repository.')
-    from kernax.cli import run
-
+    try:
+        from kernax.cli import run
+    except KeyboardInterrupt:
+        sys.exit(130)
     run()
 
 

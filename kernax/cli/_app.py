@@ -1,11 +1,13 @@
 """The commands of `kernax`."""
 
+import os
+import sys
 from typing import Annotated
 
 import typer
 
 from kernax.cli import _compare, _fit, _many, _predict, _report
-from kernax.cli._console import check_output, guarded
+from kernax.cli._console import INTERRUPTED, check_output, guarded
 
 app = typer.Typer(
     name="kernax",
@@ -19,7 +21,15 @@ app = typer.Typer(
 
 def run() -> None:
     """Run the command that the process was called with."""
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # JAX may still be compiling in threads of its own, and an interpreter taken down around them may crash.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
 
 
 def _version(wanted: bool) -> None:

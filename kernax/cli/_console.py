@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import click
 import jax
 import numpy as np
 import typer
@@ -32,24 +33,35 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_, **__: note(str(message))
                 return command(*args, **options)
-        except FailedError as error:
-            _end(str(error).replace(" (throw=False returns the status instead.)", ""), NUMERICAL)
-        except (TableError, KernelExpressionError, FileError) as error:
-            _end(str(error), BAD_INPUT)
-        except BrokenPipeError:
-            raise  # the reader has seen enough: click ends quietly
-        except FileNotFoundError as error:
-            _end(f"{error.filename}: there is no such file.", BAD_INPUT)
-        except OSError as error:
-            _end(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
-        except MemoryError:
-            _end("there is not enough memory: take fewer rows (--sample).", NUMERICAL)
-        except (ValueError, TypeError, ImportError) as error:
-            _end(str(error), BAD_INPUT)
         except KeyboardInterrupt:
             _end("interrupted.", INTERRUPTED)
+        except (typer.Exit, click.ClickException, BrokenPipeError):
+            raise  # ends of their own; of a closed pipe, the reader has seen enough
+        except Exception as error:
+            # Ctrl-C inside a host callback comes out as an error of JAX.
+            message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _told(error)
+            _end(message, code)
 
     return inner
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What to say of an error that has to do with what was asked, and how to end; others are raised again."""
+    match error:
+        case FailedError():
+            return str(error).replace(" (throw=False returns the status instead.)", ""), NUMERICAL
+        case TableError() | KernelExpressionError() | FileError():
+            return str(error), BAD_INPUT
+        case FileNotFoundError(filename=str(path)):
+            return f"{path}: there is no such file.", BAD_INPUT
+        case OSError():
+            words = error.strerror or str(error)
+            return f"{error.filename}: {words}" if error.filename else words, BAD_INPUT
+        case MemoryError():
+            return "there is not enough memory: take fewer rows (--sample).", NUMERICAL
+        case ValueError() | TypeError() | ImportError():
+            return str(error), BAD_INPUT
+    raise error
 
 
 def _end(message: str, code: int) -> None:
@@ -137,7 +149,7 @@ def check_output(output: str | None, inputs: Iterable[str], endings: tuple[str, 
     if not os.access(folder, os.W_OK):
         raise TableError(f"{output}: the folder {folder!r} may not be written to.")
     for path in inputs:
-        if os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path):
+        if os.path.realpath(output) == os.path.realpath(path):
             raise TableError(f"{output}: this is the input, which is not overwritten: give another name with -o.")
     if endings and os.path.splitext(output)[1].lower() not in endings:
         raise TableError(f"{output}: the name is to end in {' or '.join(endings)}.")

@@ -41,7 +41,7 @@ DateUnit = Annotated[
 Sample = Annotated[
     int | None, typer.Option("--sample", min=2, help="Learn from so many rows, drawn at random.", show_default=False)
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of restarts, draws and folds.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of restarts, draws and folds.")]
 MaxSteps = Annotated[int, typer.Option("--max-steps", min=1, help="Steps of the optimiser at the most.")]
 Float32 = Annotated[bool, typer.Option("--float32", help="Compute in 32 bits instead of 64.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]

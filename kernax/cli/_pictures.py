@@ -182,7 +182,7 @@ def _along(ax: Axes, fitted: TableFit, c: Any, i: int) -> str:
     column, target = fitted.columns[i], fitted.target
     x = np.asarray(c.data.x, np.float64)
     margin = 0.05 * (column.high - column.low) or 1.0
-    places = np.linspace(column.low - margin, column.high + margin, 240)
+    places = np.linspace(column.low - margin, column.high + margin, 1500)  # a season over decades has many peaks
     rows = np.repeat(np.median(x, axis=0)[None], len(places), axis=0)
     rows[:, i] = column.standardised(places)
     own_rows = np.repeat(np.median(x, axis=0)[None], len(x), axis=0)

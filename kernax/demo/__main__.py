@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     begun = time.monotonic()
     fitted, c = _co2.fit(training, progress=sys.stderr.isatty())
+    if fitted.result == kx.Result.interrupted:
+        raise KeyboardInterrupt
     seconds = time.monotonic() - begun
     print(f"\n{kx.report(fitted, columns=['years'], target='ppm')}\n\n{seconds:.1f} seconds, compilation included\n")
 

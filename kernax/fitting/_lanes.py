@@ -9,6 +9,7 @@ their line searches do not wait for each other.
 import contextlib
 import importlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def run_lanes(
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached."""
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
-    with progress_bar(progress, rules.max_steps * (1 if together else len(frees))) as show:
+    with _ctrl_c_sets(stop), progress_bar(progress, rules.max_steps * (1 if together else len(frees))) as show:
         if together:
             states = _start_together(frees, problem.dtype, rules)
             return _unstacked(_drive(_advance_together, states, problem, rules, stop, show), len(frees))
@@ -85,6 +86,28 @@ def run_lanes(
                 return [future.result() for future in futures]
 
 
+@contextlib.contextmanager
+def _ctrl_c_sets(stop: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C be heard between two pieces. Raised wherever the main thread happens to be, it might hit a factorisation's
+    host callback, and JAX would make an internal error of it. A second Ctrl-C raises as always.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def hear(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
     return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(lanes)]
 
@@ -92,10 +115,12 @@ def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
 def _drive(
     advance: Any, state: LoopState, problem: AbstractProblem, rules: Rules, stop: threading.Event, show: Any
 ) -> LoopState:
-    """Advance in pieces of about half a second. A piece cut off by Ctrl-C is lost; the state before it is not."""
+    """Advance in pieces of about half a second, one evaluation at the least. A piece that is cut off is lost; the state
+    before it is not.
+    """
     piece, done = 1, 0
     try:
-        while not stop.is_set() and np.any(np.asarray(state.running)):
+        while np.any(np.asarray(state.running)) and (done == 0 or not stop.is_set()):
             begun = time.monotonic()
             state = advance(state, problem, rules, jnp.asarray(np.int32(done + piece)))
             reached = int(np.max(np.asarray(state.step)))

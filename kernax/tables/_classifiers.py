@@ -12,21 +12,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax import learners
-from kernax.fitting import fit, initialise
+from kernax.fitting import initialise
 from kernax.model import condition
 from kernax.parameters import trainable
 from kernax.tables._columns import missing_rows
 from kernax.tables._expressions import written_values
 from kernax.tables._read import Table
 from kernax.tables._regressors import Answer, Fold
+from kernax.tables._start import fit_or_stop
 
 
 def two_classes(table: Table, target: str) -> tuple[str, str] | None:
     """The two values of a column that has no more, in order; None of any other column."""
     lacking = missing_rows(table, [target]).get(target, np.array([], int))
     values = np.delete(table.column(target), lacking).tolist()
-    found = sorted({str(value) for value in values}, key=_order)
+    found = sorted({class_text(value) for value in values}, key=_order)
     return (found[0], found[1]) if len(found) == 2 else None
+
+
+def class_text(value: Any) -> str:
+    """A class as text: 1 and 1.0 are one."""
+    try:
+        number = float(value)
+    except ValueError:
+        return str(value)
+    return str(int(number)) if number.is_integer() else str(number)
 
 
 def _order(text: str) -> tuple[int, Any]:
@@ -43,7 +53,7 @@ def _fitted(fold: Fold) -> Any:
         kernel = written_values(fold.built, start.kernel)
         start = eqx.tree_at(lambda m: m.kernel, start, kernel)
         flags = eqx.tree_at(lambda m: m.kernel, trainable(start), _free(fold, start))
-        fold.kept["gpc"] = fit(start, fold.data, trainable=flags).model
+        fold.kept["gpc"] = fit_or_stop(start, fold.data, trainable=flags)
     return fold.kept["gpc"]
 
 

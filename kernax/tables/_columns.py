@@ -232,6 +232,9 @@ def fitted_column(
         origin = iso(values.min())
         values = (values - values.min()) / UNITS[unit]
         notes.append(f"{name}: {unit} since {origin}{', times in UTC' if kind == 'zoned date' else ''}")
+    largest = float(np.max(np.abs(values)))
+    if largest > 1e150 or 0 < largest < 1e-150:
+        raise TableError(f"{table.source}: column {name!r} has values of about {largest:.0e}: give it in other units.")
     centre, scale = (float(values.mean()), float(values.std())) if standardise else (0.0, 1.0)
     if not scale > 1e-12 * max(abs(centre), 1e-300):
         scale = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernax.data import Data
 from kernax.solvers import FailedError
-from kernax.tables._classifiers import CLASSIFIERS, two_classes
+from kernax.tables._classifiers import CLASSIFIERS, class_text, two_classes
 from kernax.tables._columns import without_missing
 from kernax.tables._design import as_names, feature_names, make_design
 from kernax.tables._errors import TableError, nearest
@@ -104,13 +104,15 @@ def compare_table(
 
 
 def _with_labels(table: Table, target: str, classes: tuple[str, str]) -> Table:
-    values = np.array([str(value) for value in table.column(target).tolist()])
+    values = np.array([class_text(value) for value in table.column(target).tolist()])
     return table._replace(columns={**table.columns, target: np.where(values == classes[1], 1.0, -1.0)})
 
 
 def _chosen(methods: list[str] | None, known: dict[str, Any], noise: float | None) -> list[str]:
     if methods is None:
         return [name for name in known if name != "krr_discrepancy" or noise is not None]
+    if not methods:
+        raise TableError(f"name at least one method, or none of --methods for all: {', '.join(known)}.")
     for name in methods:
         if name not in known:
             raise TableError(f"there is no method {name!r}.{nearest(name, known)} They are {', '.join(known)}.")
@@ -153,6 +155,8 @@ def _scored(
         try:
             answer = method(fold)
         except (FailedError, ValueError, TypeError, FloatingPointError) as error:
+            if "KeyboardInterrupt" in str(error):  # inside a host callback
+                raise KeyboardInterrupt from None
             reason = str(error).splitlines()[0].split(" (throw=False")[0]
             break
         mean[held_out] = (np.asarray(answer.mean, float) * fold.spread + fold.level)[held_out]

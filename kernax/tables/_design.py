@@ -1,5 +1,6 @@
 """From a table to inputs and targets, and how its columns are to be read again."""
 
+import csv
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -111,4 +112,7 @@ def as_names(names: Any) -> list[str] | None:
     """None, a comma-separated text or a sequence of names, as a list."""
     if names is None:
         return None
-    return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else [str(n) for n in names]
+    if not isinstance(names, str):
+        return [str(name) for name in names]
+    split = next(csv.reader([names], skipinitialspace=True), [])  # a name with a comma stands in quotes
+    return [name.strip() for name in split if name.strip()]

@@ -12,12 +12,11 @@ import numpy as np
 
 from kernax import learners
 from kernax.data import Data
-from kernax.fitting import fit
 from kernax.model import Conditioned, Model, condition
 from kernax.posterior import predict
 from kernax.selection import loo_negative_log_density, negative_log_marginal_likelihood, select_ridge
 from kernax.tables._expressions import Built
-from kernax.tables._start import start_of
+from kernax.tables._start import fit_or_stop, start_of
 
 
 class Fold(NamedTuple):
@@ -47,7 +46,7 @@ def fitted(fold: Fold, objective: Any = negative_log_marginal_likelihood, name: 
     """The model of least `objective` on the training rows; fitted once for all methods that want it."""
     if name not in fold.kept:
         model, free = start_of(fold.built, None, fold.data)
-        fold.kept[name] = fit(model, fold.data, objective=objective, trainable=free).model
+        fold.kept[name] = fit_or_stop(model, fold.data, objective=objective, trainable=free)
     return fold.kept[name]
 
 

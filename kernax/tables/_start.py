@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax.data import Data
-from kernax.fitting import initialise
+from kernax.fitting import fit, initialise
 from kernax.io import register
 from kernax.kernels import AbstractKernel, Constant, Linear, Scale, Select, Sum
 from kernax.model import Conditioned, Model, condition
@@ -23,6 +23,7 @@ from kernax.selection import (
     loo_variance,
     negative_log_marginal_likelihood,
 )
+from kernax.solvers import Result
 from kernax.tables._errors import TableError, nearest
 from kernax.tables._expressions import Built, written_values
 
@@ -50,6 +51,14 @@ def objective_of(select: str) -> Any:
     if select not in OBJECTIVES:
         raise TableError(f"select must be one of {', '.join(OBJECTIVES)}, got {select!r}.{nearest(select, OBJECTIVES)}")
     return OBJECTIVES[select]
+
+
+def fit_or_stop(model: Any, data: Data, **options: Any) -> Any:
+    """The fitted model; Ctrl-C, after which `fit` returns the best so far, stops the whole."""
+    found = fit(model, data, **options)
+    if found.result == Result.interrupted:
+        raise KeyboardInterrupt
+    return found.model
 
 
 def start_of(built: Built, noise: float | None, data: Data | None, *, mean: Any = None) -> tuple[Model, Any]:
