@@ -3,13 +3,16 @@
 import html.parser
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import equinox as eqx
 import numpy as np
+import pyarrow
 import pyarrow.parquet
 import pytest
+import scipy.stats
 from typer.testing import CliRunner
 
 import kernax as kx
@@ -149,6 +152,8 @@ BAD = {
     "noise": (["fit", "DATA", "-t", "level", "--noise", "-1", "-o", "OUT.kx"], "a positive number"),
     "unit": (["fit", "DATA", "-t", "level", "--date-unit", "moons", "-o", "OUT.kx"], "years, days, hours, seconds"),
     "usage": (["fit", "DATA", "-o", "OUT.kx"], "--target"),
+    "seed": (["fit", "DATA", "-t", "level", "--seed", "99999999999999999999", "-o", "OUT.kx"], "--seed"),
+    "no methods": (["compare", "DATA", "-t", "level", "--methods", ""], "name at least one method"),
     "restarts": (["fit", "DATA", "-t", "level", "--restarts", "-3", "-o", "OUT.kx"], "--restarts"),
     "no model": (["predict", "nowhere.kx", "NEW", "-o", "OUT.csv"], "nowhere.kx: there is no such file"),
     "not a model": (["predict", "NEW", "NEW", "-o", "OUT.csv"], "cannot be loaded"),
@@ -189,6 +194,59 @@ def test_rows_with_gaps_are_dropped_and_counted(folder, data, model):
     assert "2 of 24 rows dropped: values are missing in 'depth'" in done.stderr
     kept = read(folder / "kept.csv")
     assert kept["day"] == [day for i, day in enumerate(of["day"]) if i not in (2, 5)]
+
+
+def test_columns_are_copied_to_the_letter_and_times_keep_their_zone(folder):
+    (folder / "zoned.csv").write_text(
+        "when,name,y\n" + "".join(f"2020-01-{d:02}T06:00+02:00,{'NA' if d % 2 else '007'},{d % 5}\n" for d in range(1, 13))
+    )
+    call("fit", folder / "zoned.csv", "-t", "y", "-c", "when", "-k", "rbf", "--max-steps", 2, "-o", folder / "zoned.kx")
+    call("predict", folder / "zoned.kx", folder / "zoned.csv", "-o", folder / "zoned_out.csv")
+    assert read(folder / "zoned_out.csv")["name"][:2] == ["NA", "007"]
+    call("predict", folder / "zoned.kx", folder / "zoned.csv", "-o", folder / "zoned.parquet")
+    assert pyarrow.parquet.read_table(folder / "zoned.parquet")["name"].to_pylist()[:2] == ["NA", "007"]
+    times = pyarrow.array(
+        np.arange("2020-01-01", "2020-01-04", dtype="M8[D]").astype("M8[us]"), pyarrow.timestamp("us", "UTC")
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"when": times}), folder / "utc.parquet")
+    for ending in ("csv", "parquet"):
+        call("predict", folder / "zoned.kx", folder / "utc.parquet", "-o", folder / f"utc_out.{ending}")
+        call("predict", folder / "zoned.kx", folder / f"utc_out.{ending}", "--only")
+
+
+def test_advice_names_lines_and_likelihoods_are_of_the_tables_numbers(folder):
+    rng = np.random.default_rng(0)
+    t = np.arange(30.0)
+    y = 100 + 20 * np.sin(t / 4) + rng.normal(size=30)
+    y[17] += 90
+    rows = [f"{a},{b}\n" for a, b in zip(t, y, strict=True)]
+    rows[4] = "4.0,\n"
+    (folder / "outlier.csv").write_text("t,y\n" + "".join(rows))
+    words = ("-k", "fixed(400 * rbf(lengthscale=6))", "--noise", 4, "--missing", "drop")
+    done = call("fit", folder / "outlier.csv", "-t", "y", "-o", folder / "outlier.kx", *words)
+    assert "lines far from what the others say, in standard deviations: 19 (+" in done.stdout
+    kept = np.arange(30) != 4
+    covariance = 400 * np.exp(-0.5 * ((t[kept, None] - t[kept]) / 6) ** 2) + 4 * np.eye(29)
+    expected = scipy.stats.multivariate_normal(np.full(29, y[kept].mean()), covariance).logpdf(y[kept])
+    entries = kx.report(kx.load(folder / "outlier.kx")).as_dict()["entries"]
+    assert entries["log marginal likelihood"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_two_outputs_are_two_files(folder):
+    words = (
+        "fit-many",
+        folder / "series.csv",
+        "--by",
+        "day",
+        "-t",
+        "level",
+        "-o",
+        folder / "z.csv",
+        "--table",
+        folder / "z.csv",
+    )
+    assert "this is the input" in call(*words, code=2).stderr
+    assert not (folder / "z.csv").exists()
 
 
 def test_many_fits_and_their_predictions(folder):
@@ -276,6 +334,38 @@ def test_version_and_help():
     for command in ("demo", "fit", "predict", "fit-many", "compare", "report"):
         assert command in call("--help").stdout
         assert "--help" in call(command, "--help").stdout
+
+
+LOUD = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from kernax.cli import run
+from kernax.fitting import _lanes
+
+advance = _lanes._advance
+_lanes._advance = lambda *given: (print("piece", file=sys.stderr, flush=True), advance(*given))[1]
+run()
+"""
+
+
+def test_ctrl_c_stops_a_program_soon_and_keeps_the_best_model(folder):
+    """As from a terminal: SIGINT to the process in the middle of a fit."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 6))
+    y = np.sin(x).sum(axis=1) + 0.1 * rng.normal(size=500)
+    table = np.column_stack([x, y])
+    np.savetxt(folder / "long.csv", table, delimiter=",", header=",".join("abcdef") + ",y", comments="")
+    command = [sys.executable, "-c", LOUD, "fit", "long.csv", "-t", "y", "-o", "long.kx", "-k", "rbf + matern12"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    lines = iter(process.stderr)
+    assert [next(line for line in lines if line == "piece\n") for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=120)
+    assert process.returncode == 130, words
+    assert "interrupted: long.kx holds the best model so far" in words
+    assert "Traceback" not in words
+    assert kx.load(folder / "long.kx").data.n == 500
 
 
 def test_as_a_program_it_is_quiet_in_a_pipe(model, new):

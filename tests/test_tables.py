@@ -511,6 +511,40 @@ def test_the_table_of_many_fits_is_in_the_units_of_the_table(many):
     np.testing.assert_allclose(quartiles, np.quantile(table["noise"], (0.25, 0.5, 0.75)))
 
 
+def test_intervals_of_many_fits_hold_what_they_say_whatever_chose_the_mean():
+    rng = np.random.default_rng(0)
+    of = {"g": np.repeat(np.arange(8), 25), "t": rng.uniform(0, 10, 200)}
+    of["y"] = 50 + 3 * np.sin(of["t"] + of["g"]) + rng.normal(size=200)
+    many = tables.fit_table_many(of, "y", "g", kernel="rbf", select="loo", max_steps=40)
+    new = {"g": np.repeat(np.arange(8), 50), "t": rng.uniform(1, 9, 400)}
+    y = 50 + 3 * np.sin(new["t"] + new["g"]) + rng.normal(size=400)
+    answers = many.predict(new)
+    assert 0.85 < np.mean((answers["lower"] < y) & (y < answers["upper"])) < 0.99
+    assert any("scaled so that leave-one-out errors" in note for note in many.notes)
+
+
+def test_a_group_of_one_row_has_no_predictions():
+    of = groups_table()
+    lonely = {name: np.append(values, last) for (name, values), last in zip(of.items(), (9, 1.0, 5.0), strict=True)}
+    many = tables.fit_table_many(lonely, "sales", "shop", kernel="rbf", max_steps=5)
+    assert "1 of 4 groups have fewer than 2 rows: nothing is predicted for them" in many.notes
+    answers, _, notes = many.predict_rows({"shop": np.array([9, 1]), "t": np.array([1.0, 2.0])})
+    assert np.isnan(answers["mean"][0])
+    assert np.isfinite(answers["sd"][1])
+    assert any("1 rows belong to groups whose fit failed" in note for note in notes)
+
+
+def test_units_inside_products_and_powers():
+    """Each number of a kernel that is held is told as it was written."""
+    of = {"t": np.arange(12.0), "y": 500 + 100 * np.sin(np.arange(12.0))}
+    text = "fixed(1000 * (rbf(lengthscale=7) + 2) * (rbf(lengthscale=9) + 3) + (20 * rbf(lengthscale=3)) ** 2)"
+    told = [(p.value, p.unit) for p in kx.report(tables.fit_table(of, "y", kernel=text, noise=1.0)).parameters]
+    numbers = [(7.0, "t"), (1000.0, "y²"), (2000.0, "y²"), (9.0, "t"), (1.0, ""), (3.0, "")]
+    for found, expected in zip(told[:6], numbers, strict=True):
+        assert found == (pytest.approx(expected[0]), expected[1])
+    assert told[-1] == (pytest.approx(1.0), "y²")
+
+
 def test_names_of_groups_stay_apart_and_are_the_same_in_every_file():
     large = [2**60 + 1, 2**60 + 2, None]
     whole = {"pandas": pd.Series(large[:2]), "nullable": pd.Series(large, dtype="Int64")}

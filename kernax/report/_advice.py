@@ -108,7 +108,7 @@ def on_numbers(c: Conditioned, condition_number: float) -> list[str]:
     return said
 
 
-def on_scores(c: Conditioned, found: Scores) -> list[str]:
+def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
     """Bad predictions, intervals that do not hold what they promise, and outliers."""
     said, n = [], len(found.standardised)
     if found.explained < 0.1:
@@ -130,10 +130,11 @@ def on_scores(c: Conditioned, found: Scores) -> list[str]:
     far = np.argsort(-np.abs(found.standardised))[:_MOST_NAMED]
     far = far[np.abs(found.standardised[far]) > _OUTLIER]
     if len(far):
-        named = ", ".join(f"{found.rows[i]} ({found.standardised[i]:+.1f})" for i in far)
+        rows = found.rows if names.lines is None else names.lines[found.rows]
+        named = ", ".join(f"{rows[i]} ({found.standardised[i]:+.1f})" for i in far)
         said.append(
-            f"rows far from what the others say, in standard deviations: {named}: look at them, or use a loss that forgives "
-            "outliers (learners.Huber)."
+            f"{'rows' if names.lines is None else 'lines'} far from what the others say, in standard deviations: {named}: "
+            "look at them, or use a loss that forgives outliers (learners.Huber)."
         )
     targets = np.asarray(c.data.y, float)[np.asarray(c.data.mask)]
     level, spread = np.mean(targets), np.std(targets)

@@ -48,7 +48,7 @@ def report(
         return report_of_fits(of, of.table())
     if isinstance(of, Fit):
         data = of.data if data is None else data
-        return _of_fit(of, data, names_of(data, columns, target, scales))
+        return report_of_fit(of, data, names_of(data, columns, target, scales))
     if isinstance(of, Conditioned | AbstractExpansion):
         return _of_conditioned(of, names_of(of.data, columns, target, scales))
     if hasattr(of, "report"):  # a model of a table knows its own names and units
@@ -56,11 +56,13 @@ def report(
     raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
 
 
-def _of_fit(fit: Fit[Any], data: Data | None, names: Names) -> Report:
+def report_of_fit(fit: Fit[Any], data: Data | None, names: Names) -> Report:
+    """A fit, and what its model says of its data."""
     starts = np.asarray(fit.start_values)
+    scaled = " (of standardised numbers)" if names.are_scaled else ""
     entries = [
         _result(fit.result),
-        Entry("objective", f"{float(fit.value):.6g} after {int(fit.num_steps)} evaluations", float(fit.value)),
+        Entry("objective", f"{float(fit.value):.6g}{scaled} after {int(fit.num_steps)} evaluations", float(fit.value)),
         Entry("gradient", f"{float(fit.gradient_norm):.2g} (largest component, unconstrained)", float(fit.gradient_norm)),
     ]
     if len(starts) > 1:
@@ -95,7 +97,8 @@ def _seen(c: Any, names: Names) -> tuple[list[Entry], list[str]]:
 
 
 def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
-    number, evidence = float(c.factor.condition_estimate()), float(log_marginal_likelihood(c))
+    number, outputs = float(c.factor.condition_estimate()), int(np.prod(c.data.y.shape[1:]))
+    evidence = float(log_marginal_likelihood(c)) - int(c.data.count) * outputs * math.log(names.y_scale)
     added = " (added to the diagonal beyond the noise)" if c.jitter > 0 else ""
     entries = [
         Entry("solver", repr(c.solver)),
@@ -120,7 +123,7 @@ def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
     ]
     for level, share in left_out.coverage.items():
         entries.append(Entry(f"in {100 * level:.0f} % intervals", f"{100 * share:.1f} % of the rows left out", share))
-    return entries, advice + _advice.on_scores(c, left_out)
+    return entries, advice + _advice.on_scores(c, left_out, names)
 
 
 def _of_machine(c: Any) -> tuple[list[Entry], list[str]]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from kernax.kernels import AbstractKernel, AbstractStationary, FeatureMap, Select, Warp
+from kernax.kernels import AbstractKernel, AbstractStationary, FeatureMap, Power, Product, Scale, Select, Sum, Warp
 from kernax.parameters import owner_and_field, parameter_name, parameters, setting, unit
 from kernax.parameters._tree import has_own_range
 from kernax.report._report import Parameter
@@ -22,6 +22,8 @@ class Names(NamedTuple):
     target: str
     x_scales: np.ndarray | None
     y_scale: float
+    lines: np.ndarray | None = None
+    """The line of each row in its file."""
 
     @property
     def are_scaled(self) -> bool:
@@ -60,7 +62,7 @@ def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: i
     for path, leaf in parameters(model):
         value, name = np.asarray(leaf, float), parameter_name(path)
         columns = columns_of(model, path, names)
-        measured, known = unit(model, path), setting(model, path).bijector
+        measured, known = _unit_in_place(model, path), setting(model, path).bijector
         hit = np.zeros(value.shape, bool)
         if is_fit and known is not None:  # a noise of 0 is held, not arrived at
             hit = np.asarray(known.at_bound(leaf)) & (value != 0)
@@ -79,6 +81,34 @@ def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: i
             shown = float(entry) * (1.0 if factor is None else factor)
             rows.append(Parameter(label, shown, text, side, has_own_range(model, path)))
     return rows
+
+
+def _unit_in_place(model: Any, path: Any) -> str:
+    """What a parameter is measured in. A product has the target's unit once: its other factors, and what stands below a
+    variance or a power, have none of it.
+    """
+    measured = unit(model, path)
+    if "y" not in measured:
+        return measured
+    without = measured.replace("y²", "").replace("/x", "1/x")
+    for depth in range(1, len(path)):
+        part, _ = owner_and_field(model, path[: depth + 1])
+        if (isinstance(part, Scale) and path[depth].name == "kernel") or isinstance(part, Power):
+            return without
+        if isinstance(part, Product) and path[depth + 1].idx != _carrier(part):
+            return without
+    return measured
+
+
+def _carrier(product: Product) -> int:
+    """The factor of a product that has the target's unit: the first with a variance in front, or else of its own."""
+
+    def is_sized(node: Any) -> bool:
+        return isinstance(node, Scale | Sum)
+
+    scaled = [i for i, k in enumerate(product.kernels) if any(map(is_sized, jax.tree.leaves(k, is_leaf=is_sized)))]
+    own = [i for i, k in enumerate(product.kernels) if any("y" in unit(k, path) for path, _ in parameters(k))]
+    return next(iter([*scaled, *own]), 0)
 
 
 def lengthscales(model: Any, names: Names) -> list[Lengthscale]:

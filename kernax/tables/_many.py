@@ -23,11 +23,13 @@ from kernax.tables._design import as_names, feature_names, make_design, new_inpu
 from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
-from kernax.tables._start import BLIND_TO_SCALE, objective_of, start_of
+from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
 from kernax.tables._write import time_text
 
 _WHOLE = re.compile(r"-?\d+\.0+")
+_LEAST_ROWS = 2
+"""Of a group: one row alone says nothing of how rows differ."""
 _MOST_ENTRIES = 3e7
 """Of the matrices that are kept at a time."""
 
@@ -79,12 +81,13 @@ class ManyTableFits(eqx.Module):
 
     def loo_rmse(self) -> np.ndarray:
         """The root mean square of each group's leave-one-out errors, in the target's units; NaN where the fit failed."""
-        datasets, errors = self.datasets(), np.full(len(self), np.nan)
-        for some in _bounded(self.sizes):
-            named = {self.fits.keys[number]: datasets[number] for number in some}
-            for places, c in condition_many(self.fits[some], named).batches:
-                errors[some[places]] = np.sqrt(jax.vmap(loo_mse)(c))
-        return self.target.scale * errors
+        errors = _of_each(loo_mse, self.fits, self.datasets())
+        return self.target.scale * np.sqrt(np.where(self.is_known, errors, np.nan))
+
+    @property
+    def is_known(self) -> np.ndarray:
+        """Which groups have a model to predict from."""
+        return np.isfinite(np.asarray(self.fits.value)) & (self.sizes >= _LEAST_ROWS)
 
     def report(self) -> Report:
         """What `kx.report` says of the fits, in the units of the table."""
@@ -121,8 +124,10 @@ class ManyTableFits(eqx.Module):
         answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy)
         for some, answer in zip(rows, answers, strict=True):
             mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
+        mean[~self.is_known[numbers]] = variance[~self.is_known[numbers]] = np.nan
         lost = int(np.sum(~np.isfinite(mean)))
-        notes = (*notes, f"{lost} rows belong to groups whose fit failed: they are left blank") if lost else notes
+        few = f", or that had fewer than {_LEAST_ROWS} rows"
+        notes = (*notes, f"{lost} rows belong to groups whose fit failed{few}: they are left blank") if lost else notes
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
     def _numbers(self, table: Table, names: list[str], model_name: str) -> np.ndarray:
@@ -144,10 +149,27 @@ class ManyTableFits(eqx.Module):
 register(ManyTableFits, name="kernax.tables.ManyTableFits")
 
 
-def _bounded(sizes: np.ndarray) -> list[np.ndarray]:
-    """The groups' numbers in runs whose matrices fit into memory together."""
-    runs = np.cumsum(sizes.astype(float) ** 2) // _MOST_ENTRIES
-    return [np.flatnonzero(runs == run) for run in np.unique(runs)]
+def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """One number for each group, from its model conditioned on its rows; as many at a time as fit into memory."""
+    answers = np.full(len(datasets), np.nan)
+    runs = np.cumsum([float(len(y)) ** 2 for _, y in datasets]) // _MOST_ENTRIES
+    for run in np.unique(runs):
+        some = np.flatnonzero(runs == run)
+        named = {fits.keys[number]: datasets[number] for number in some}
+        for places, c in condition_many(fits[some], named).batches:
+            answers[some[places]] = jax.vmap(quantity)(c)
+    return answers
+
+
+def _calibrated(fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> Fits:
+    """Each group's kernel and noise times what makes its leave-one-out errors as large as expected."""
+    factors = _of_each(mean_square_score, fits, datasets)
+    factors = np.where(np.isfinite(factors) & (factors > 0), factors, 1.0)
+    kernel = times(fits.model.kernel, factors)
+    if kernel is None:
+        return fits
+    noise = jnp.asarray(fits.model.noise * factors.astype(fits.model.noise.dtype))
+    return eqx.tree_at(lambda f: (f.model.kernel, f.model.noise), fits, (kernel, noise))
 
 
 def group_names(table: Table, by: str) -> list[str]:
@@ -220,6 +242,16 @@ def fit_table_many(
         max_steps=max_steps,
         progress=progress,
     )
+    notes, is_held = design.notes, noise is not None or any(built.held)
+    if select in BLIND_TO_SCALE and is_held:
+        notes = (*notes, f"{select} says nothing of variances, and some are held: intervals are those of the values given")
+    elif select in BLIND_TO_SCALE:
+        fits = _calibrated(fits, [(group.x, group.y) for group in datasets])
+        notes = (*notes, f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected")
+    few = sum(len(group.y) < _LEAST_ROWS for group in datasets)
+    if few:
+        less = f"{few} of {len(datasets)} groups have fewer than {_LEAST_ROWS} rows"
+        notes = (*notes, f"{less}: nothing is predicted for them")
     return ManyTableFits(
         fits=fits,
         x=np.concatenate([np.asarray(group.x, dtype) for group in datasets]),
@@ -231,7 +263,5 @@ def fit_table_many(
         kernel=kernel,
         selected_by=select,
         source=read.source,
-        notes=design.notes
-        if select not in BLIND_TO_SCALE
-        else (*design.notes, f"{select} says nothing of variances: sd is a guess"),
+        notes=notes,
     )

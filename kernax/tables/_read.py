@@ -28,6 +28,8 @@ class Table(NamedTuple):
     """The line of each row in a text file."""
     zoned: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    texts: dict[str, np.ndarray] | None = None
+    """What stands in a text file, to the letter."""
 
     @property
     def num_rows(self) -> int:
@@ -58,7 +60,15 @@ class Table(NamedTuple):
     def taken(self, rows: np.ndarray) -> "Table":
         """Some of the rows."""
         columns = {name: values[rows] for name, values in self.columns.items()}
-        return self._replace(columns=columns, lines=None if self.lines is None else self.lines[rows])
+        texts = None if self.texts is None else {name: values[rows] for name, values in self.texts.items()}
+        return self._replace(columns=columns, lines=None if self.lines is None else self.lines[rows], texts=texts)
+
+    def copied(self) -> dict[str, np.ndarray]:
+        """The columns for another file: text as it stands in this one, times with their zone."""
+        if self.texts is not None:
+            return self.texts
+        zoned = {name: np.array([_utc(time) for time in self.columns[name]], dtype=object) for name in self.zoned}
+        return {**self.columns, **zoned}
 
 
 def as_table(table: Any) -> Table:
@@ -124,14 +134,15 @@ def _read_text(path: str, separator: str) -> Table:
     _check_head(head, path, separator)
     _check_ragged(head, rows, lines, path)
     cells = list(zip(*rows, strict=True)) if rows else [()] * len(head)
-    columns, nameless = {}, 0
+    columns, texts, nameless = {}, {}, 0
     for name, values in zip(head, cells, strict=True):
         if name:
             columns[name] = np.array([None if v.strip().lower() in MISSING else v.strip() for v in values], dtype=object)
+            texts[name] = np.array(values, dtype=object)
         else:
             nameless += 1
     notes = (f"{nameless} column{'s' if nameless > 1 else ''} without a name left out",) if nameless else ()
-    return Table(columns, path, lines, notes=notes)
+    return Table(columns, path, lines, notes=notes, texts=texts)
 
 
 def _records(file: Any, separator: str) -> tuple[list[list[str]], list[int]]:
@@ -242,6 +253,10 @@ def _plain(values: Any) -> np.ndarray:
     if some and all(isinstance(value, int | float | np.number) for value in some):
         return np.array([np.nan if lacks else value for value, lacks in zip(plain, missing, strict=True)], dtype=np.float64)
     return np.array([None if lacks else _text(value) for value, lacks in zip(plain, missing, strict=True)], dtype=object)
+
+
+def _utc(time: np.datetime64) -> str | None:
+    return None if np.isnat(time) else f"{time}Z"
 
 
 def _is_missing(value: Any) -> bool:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from kernax.data import Data
 from kernax.fitting import fit, initialise
 from kernax.io import register
-from kernax.kernels import AbstractKernel, Constant, Linear, Scale, Select, Sum
+from kernax.kernels import Constant, Linear, Product, Scale, Select, Sum
 from kernax.model import Conditioned, Model, condition
 from kernax.parameters import trainable
 from kernax.selection import (
@@ -79,6 +79,12 @@ def start_of(built: Built, noise: float | None, data: Data | None, *, mean: Any 
     return model, flags if noise is None else eqx.tree_at(lambda m: m.noise, flags, False)
 
 
+def mean_square_score(c: Conditioned) -> Float[Array, ""]:
+    """The mean square of leave-one-out errors in their standard deviations: 1 if variances are right."""
+    scores = loo_residuals(c) ** 2 / jnp.where(c.data.mask, loo_variance(c, noisy=True), 1.0)
+    return jnp.sum(scores) / c.data.count
+
+
 def with_calibrated_variance(model: Model, data: Data, select: str, is_held: bool) -> tuple[Model, str | None]:
     """Kernel and noise times the factor that makes the mean square of leave-one-out z-scores 1, where `select` left it open.
 
@@ -88,22 +94,30 @@ def with_calibrated_variance(model: Model, data: Data, select: str, is_held: boo
         return model, None
     if is_held:
         return model, f"{select} says nothing of variances, and some are held: intervals are those of the values given"
-    c = condition(model, data)
-    scores = np.asarray(loo_residuals(c)) ** 2 / np.asarray(loo_variance(c, noisy=True))
-    factor = float(np.mean(scores))
+    factor = float(mean_square_score(condition(model, data)))
     if not np.isfinite(factor) or not factor > 0:
         return model, None
-    kernel = _times(model.kernel, factor)
+    kernel = times(model.kernel, factor)
+    kernel = Scale(model.kernel, factor) if kernel is None else kernel  # pyright: ignore[reportArgumentType]
     model = eqx.tree_at(lambda m: (m.kernel, m.noise), model, (kernel, model.noise * factor))
     return model, f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected"
 
 
-def _times(kernel: AbstractKernel, factor: float) -> AbstractKernel:
-    """A kernel times a number, in a tree of the same shape where one of its variances can take it."""
+def times(kernel: Any, factor: Any) -> Any:
+    """A kernel times a number, or kernels with a leading axis times a number each, in a tree of the same shape; None where
+    no variance of it can take the number.
+    """
     if isinstance(kernel, Sum):
-        return Sum(tuple(_times(k, factor) for k in kernel.kernels))
+        parts = [times(part, factor) for part in kernel.kernels]
+        return None if any(part is None for part in parts) else Sum(tuple(parts))
+    if isinstance(kernel, Product):
+        taken = next(((i, k) for i, part in enumerate(kernel.kernels) if (k := times(part, factor)) is not None), None)
+        return None if taken is None else Product((*kernel.kernels[: taken[0]], taken[1], *kernel.kernels[taken[0] + 1 :]))
     if isinstance(kernel, Select):
-        return eqx.tree_at(lambda k: k.kernel, kernel, _times(kernel.kernel, factor))
+        inner = times(kernel.kernel, factor)
+        return None if inner is None else eqx.tree_at(lambda k: k.kernel, kernel, inner)
     if isinstance(kernel, Scale | Constant | Linear):
-        return eqx.tree_at(lambda k: k.variance, kernel, kernel.variance * factor)
-    return Scale(kernel, factor)  # pyright: ignore[reportArgumentType]
+        factor = np.asarray(factor, kernel.variance.dtype)
+        factor = factor.reshape(factor.shape + (1,) * (kernel.variance.ndim - factor.ndim))
+        return eqx.tree_at(lambda k: k.variance, kernel, jnp.asarray(kernel.variance * factor))
+    return None

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from kernax.data import Data
 from kernax.fitting import Fit, fit
@@ -15,7 +16,9 @@ from kernax.io import register
 from kernax.model import Conditioned, condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
-from kernax.report import Report, report
+from kernax.report import Report
+from kernax.report._describe import report_of_fit
+from kernax.report._parameters import names_of
 from kernax.solvers import Result
 from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
@@ -37,6 +40,8 @@ class TableFit(eqx.Module):
     selected_by: str = eqx.field(static=True)
     source: str = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True)
+    lines: Int[np.ndarray, " n"] | None = None
+    """The line of each row in its file, if that is text."""
 
     @property
     def data(self) -> Data:
@@ -76,7 +81,8 @@ class TableFit(eqx.Module):
     def report(self) -> Report:
         """What `kx.report` says of the fit, with the names and in the units of the table."""
         scales = scales_of(self.columns, self.target)
-        return report(self.fit, columns=column_names(self.columns), target=self.target.name, scales=scales)
+        names = names_of(self.data, column_names(self.columns), self.target.name, scales)
+        return report_of_fit(self.fit, self.data, names._replace(lines=self.lines))
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
@@ -144,6 +150,7 @@ def fit_table(
         selected_by=select,
         source=read.source,
         notes=design.notes if note is None else (*design.notes, note),
+        lines=design.table.lines,
     )
 
 

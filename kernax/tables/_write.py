@@ -63,7 +63,7 @@ def _arrow(values: Any) -> Any:
     values = np.asarray(values)
     if values.dtype != object:
         return pyarrow.array(values)
-    texts = [None if value is None else str(value) for value in values]
+    texts = [None if value is None or value == "" else str(value) for value in values]
     numbers = [None if text is None else _number(text) for text in texts]
     if all(number is not None or text is None for number, text in zip(numbers, texts, strict=True)):
         is_whole = all(isinstance(number, int) for number in numbers if number is not None)
