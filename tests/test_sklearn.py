@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.linalg import LinAlgWarning
 from sklearn import ensemble, gaussian_process, kernel_ridge, linear_model, svm
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process import kernels
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
@@ -80,6 +81,23 @@ def test_a_ridge_is_chosen_and_its_model_can_be_asked_everything():
         ks.KernelRidge(select="best").fit(X, Y)
     with pytest.raises(ValueError, match="sample_weight"):
         ks.KernelRidge(select="loo").fit(X, Y, sample_weight=WEIGHTS)
+    with pytest.raises(kx.FailedError, match=r"flat: .*KernelRidge\(alpha=…, select=None\)\.$"):
+        ks.KernelRidge(select="loo").fit(X[:1], Y[:1])
+
+
+def test_a_ridge_is_chosen_for_rows_of_one_weight():
+    kept = WEIGHTS > 0
+    ours = ks.KernelRidge(kx.RBF(0.8), select="loo").fit(X, Y, sample_weight=4.0 * kept)
+    plain = ks.KernelRidge(kx.RBF(0.8), select="loo").fit(X[kept], Y[kept])
+    close(ours.alpha_, 4.0 * plain.alpha_)
+    theirs = kernel_ridge.KernelRidge(kernel="rbf", gamma=0.5 / 0.8**2, alpha=ours.alpha_)
+    close(ours.predict(NEW), theirs.fit(X, Y, sample_weight=4.0 * kept).predict(NEW))
+
+
+def test_a_ridge_below_the_jitter_is_told():
+    rows = np.linspace(0, 1, 60)[:, None].astype(np.float32)
+    with jax.enable_x64(False), pytest.warns(LinAlgWarning, match="more than the ridge 1e-12"):
+        ks.KernelRidge(kx.RBF(1.0), alpha=1e-12).fit(rows, np.sin(rows[:, 0]))
 
 
 # Gaussian processes
@@ -113,6 +131,8 @@ def test_noise_of_each_row_is_held():
     kernel = kernels.ConstantKernel(ours.kernel_.variance) * kernels.RBF(ours.kernel_.kernel.lengthscale)
     theirs = gaussian_process.GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, Y)
     close(ours.noise_, noise)
+    with pytest.raises(ValueError, match="says nothing of new ones"):
+        ours.predict(NEW, return_std=True, noisy=True)
     close(ours.log_marginal_likelihood_value_, theirs.log_marginal_likelihood_value_)
     _, slope = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)
     assert np.abs(slope).max() < 1e-3
@@ -139,6 +159,25 @@ def test_draws_have_the_moments_of_the_posterior():
     assert drawn.shape == (7, 2, 4000)
     np.testing.assert_allclose(drawn.mean(axis=2), mean, atol=6 * std.max() / np.sqrt(4000))
     np.testing.assert_allclose(drawn.std(axis=2), std, rtol=0.1)
+    _, matrix = ours.predict(NEW, return_cov=True)
+    for output in range(2):
+        np.testing.assert_allclose(np.cov(drawn[:, output]), matrix[..., output], atol=0.1 * matrix[..., output].max())
+
+
+def test_rows_of_a_covariance_are_padded_without_a_trace():
+    ours = ks.GaussianProcessRegressor(KERNEL, noise=0.1, optimise=False).fit(X, Y)
+    many = np.random.default_rng(2).normal(size=(40, 2))
+    close(ours.predict(many, return_cov=True)[1][:7, :7], ours.predict(many[:7], return_cov=True)[1])
+    # A point that is drawn twice has the same values.
+    twice = ours.sample_y(np.concatenate([NEW, NEW]), n_samples=3)
+    np.testing.assert_allclose(twice[:7], twice[7:], atol=1e-4)
+
+
+@pytest.mark.parametrize("estimator", [ks.GaussianProcessRegressor(max_steps=1), ks.GaussianProcessClassifier(max_steps=1)])
+def test_a_fit_that_ends_early_is_told(estimator):
+    with pytest.warns(ConvergenceWarning, match="ended early.*Raise max_steps") as told:
+        estimator.fit(X, targets(estimator))
+    assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("options", [{"optimise": False}, {"optimise": "kernel", "noise": 0.1}], ids=str)
@@ -164,6 +203,9 @@ def test_weights_of_a_process_divide_the_noise_that_is_fitted():
     for factor in (0.95, 1.05):
         assert theirs(factor * ours.noise_).log_marginal_likelihood_value_ < best.log_marginal_likelihood_value_
     assert "successful" in str(kx.report(ours.fit_))
+    (_, std), (_, noisy) = ours.predict(NEW, return_std=True), ours.predict(NEW, return_std=True, noisy=True)
+    close(noisy**2, std**2 + ours.noise_)
+    close(np.diag(ours.predict(NEW, return_cov=True, noisy=True)[1]), noisy**2)
 
 
 @pytest.mark.parametrize("labels", [Y > 0, LABELS], ids=["two", "three"])
@@ -227,6 +269,9 @@ def test_boosting_is_that_of_scikit_learn(weights):
     for a, b in zip(ours.staged_predict(NEW), theirs.staged_predict(NEW), strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    # Half the log-odds are what boosting's votes estimate.
+    probability = ours.predict_proba(NEW)
+    close(np.log(probability[:, 1] / probability[:, 0]) / 2, ours.decision_function(NEW))
 
 
 def test_boosting_of_three_classes_ends_where_it_stood():
@@ -234,7 +279,9 @@ def test_boosting_of_three_classes_ends_where_it_stood():
     stages = list(ours.staged_predict(X))
     assert (stages[-1] == LABELS).mean() >= max((stages[0] == LABELS).mean(), 0.8)
     np.testing.assert_array_equal(stages[-1], ours.predict(X))
-    assert ours.decision_function(NEW).shape == (7, 3)
+    scores, shares = ours.decision_function(NEW), ours.predict_proba(NEW)
+    own = 1 / (1 + np.exp(-2 * scores))
+    close(shares, own / own.sum(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -274,6 +321,42 @@ def test_a_grid_over_kernels_and_ridges_in_a_pipeline():
     own = make_pipeline(StandardScaler(), ks.KernelRidge(kx.RBF(1.0), alpha=0.1))
     close(search.best_score_, cross_val_score(own, 5 * X, Y, cv=3).mean())
     assert search.best_score_ > 0.5
+
+
+def test_a_grid_over_a_part_of_a_kernel_is_refused_with_a_word_on_what_to_write():
+    with pytest.raises(ValueError, match=r'"kernel": \[kx\.RBF\(0\.5\)'):
+        GridSearchCV(ks.KernelRidge(kx.RBF()), {"kernel__lengthscale": [0.5, 1.0]}).fit(X, Y)
+
+
+def test_workers_compute_in_the_precision_of_their_parent():
+    rows = np.random.default_rng(3).uniform(0, 10, size=(60, 1))
+    noise = 0.01 * np.random.default_rng(4).normal(size=60)
+    pipeline = make_pipeline(StandardScaler(), ks.KernelRidge(kx.RBF(0.3)))
+    grid = {"kernelridge__alpha": [1e-9, 1e-6, 1e-3]}
+    one, two = (
+        GridSearchCV(pipeline, grid, cv=3, n_jobs=jobs).fit(rows, np.sin(rows[:, 0]) + noise).cv_results_["mean_test_score"]
+        for jobs in (1, 2)
+    )
+    # With a ridge of 1e-9 nothing would be left of float32.
+    close(one, two, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [ks.KernelRidge(kx.RBF(0.3), alpha=1e-9), ks.GaussianProcessRegressor(KERNEL, noise=1e-6, optimise=False)],
+    ids=lambda e: type(e).__name__,
+)
+def test_what_is_pickled_in_float64_stays_in_float64(estimator):
+    direct = clone(estimator).fit(X, Y)
+    answers = direct.predict(NEW)
+    bare, fitted = pickle.dumps(estimator), pickle.dumps(direct)
+    with jax.enable_x64(False):
+        for back in (pickle.loads(fitted), clone(pickle.loads(bare)).fit(X, Y)):
+            close(pickle.loads(pickle.dumps(back)).predict(NEW), answers)
+    # What an older version pickled has no mark.
+    old = type(estimator)()
+    old.__setstate__(dict(vars(direct)))
+    np.testing.assert_array_equal(old.predict(NEW), answers)
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=lambda e: type(e).__name__)
@@ -338,6 +421,46 @@ def test_a_fit_that_fails_says_what_to_do():
     twice = np.concatenate([X, X])
     with pytest.raises(kx.FailedError, match="positive noise"):
         ks.KernelRidge(kx.RBF(), alpha=0.0).fit(twice, np.concatenate([Y, Y]))
+    ours = ks.KernelRidge(kx.RBF()).fit(X, Y).set_params(alpha=0.0)
+    with pytest.raises(kx.FailedError, match=r"rougher kernel\.$"):
+        ours.fit(twice, np.concatenate([Y, Y]))
+    with pytest.raises(NotFittedError):
+        ours.predict(NEW)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "word"),
+    [
+        (ks.GaussianProcessClassifier(optimise="no"), "optimise"),
+        (ks.GaussianProcessRegressor(normalize_y="no"), "normalize_y"),
+        (ks.Lasso(fit_intercept=np.nan), "fit_intercept"),
+    ],
+    ids=str,
+)
+def test_what_is_neither_true_nor_false_is_refused(estimator, word):
+    with pytest.raises(TypeError, match=word):
+        estimator.fit(X, targets(estimator))
+
+
+@pytest.mark.parametrize("estimator", [e for e in ALL if "Classifier" not in type(e).__name__], ids=str)
+def test_text_as_a_target_of_regression_is_refused(estimator):
+    with pytest.raises(TypeError, match=f"y has dtype .*{type(estimator).__name__} takes real numbers only"):
+        clone(estimator).fit(X, LABELS)
+
+
+class PerColumn(kx.AbstractStationary):
+    """An RBF of the mean squared distance over the columns, which empty columns make smaller."""
+
+    lengthscale: kx.Parameter = kx.positive(default=1.0)
+
+    def of_squared_distance(self, s):
+        return jax.numpy.exp(-0.5 * s)
+
+    def pair(self, a, b):
+        return super().pair(a, b) ** (1 / a.shape[-1])
+
+    def gram(self, x, z):
+        return super().gram(x, z) ** (1 / x.shape[1])
 
 
 @pytest.mark.parametrize(
@@ -349,6 +472,7 @@ def test_a_fit_that_fails_says_what_to_do():
         (kx.Linear(np.array([0.5, 2.0])), False),
         (kx.RBF() + kx.Select(kx.RBF(), 1), False),
         (kx.Warp(kx.RBF(), lambda a: a / a.shape[0]), False),
+        (2.0 * PerColumn(0.7), False),
     ],
     ids=str,
 )
