@@ -349,6 +349,16 @@ def test_numbers_that_are_held_are_those_that_were_written(text):
     np.testing.assert_allclose(got, y.mean() + kernel(new[:, None], t) @ weights, rtol=1e-9)
 
 
+def test_a_variance_alone_can_be_held():
+    built = tables._expressions.build_kernel("fixed(2) * rbf + 3 * matern32 + fixed(5) * linear + fixed(4)", 1)
+    kernel, held = built.kernel, built.tree(built.held)
+    assert [float(k.variance) for k in kernel.kernels] == [2.0, 3.0, 5.0, 4.0]
+    assert [k.variance for k in held.kernels] == [True, False, True, True]
+    assert not held.kernels[0].kernel.lengthscale
+    with pytest.raises(KernelExpressionError, match="write it before each term"):
+        parse_kernel("fixed(2) * (rbf + linear)")
+
+
 def test_several_columns_have_a_lengthscale_each_unless_told_otherwise():
     assert parse_kernel("rbf", 3).kernel.lengthscale.shape == (3,)
     assert parse_kernel("rbf(ard=False)", 3).kernel.lengthscale.shape == ()

@@ -78,8 +78,10 @@ def _sum(term: Term, context: _Context, factor: float, is_written: bool) -> Buil
 def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """One term of a sum, with its variance."""
     parts = _flat(term, "product")
-    numbers = [part for part in parts if part.kind == "number"]
-    factors = [part for part in parts if part.kind != "number"]
+    held_numbers = [part.parts[0] for part in parts if _is_held_number(part)]
+    numbers = [part for part in parts if part.kind == "number"] + held_numbers
+    factors = [part for part in parts if part.kind != "number" and not _is_held_number(part)]
+    is_held = bool(held_numbers)
     for number in numbers:
         if not number.value > 0:
             context.source.fail("a variance is a positive number", number.at)
@@ -87,19 +89,21 @@ def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool)
     if not math.isfinite(factor):
         context.source.fail("this number is not finite", term.at)
     if not factors:
-        return Built(_made(context, term.at, lambda: Constant(factor / context.variance)), [True], [False])
+        return Built(_made(context, term.at, lambda: Constant(factor / context.variance)), [True], [is_held])
     sums = [part for part in factors if part.kind == "sum" or _call_name(part) == "fixed" or _holds_sum(part)]
+    if is_held and (sums or _call_name(factors[0]) == "select"):
+        context.source.fail("a number that is held multiplies plain kernels: write it before each term", held_numbers[0].at)
     if len(factors) == 1 and (sums or _call_name(factors[0]) == "select"):
         return _wrapped(factors[0], context, factor, is_written)
     if len(factors) == 1 and _call_name(factors[0]) in ("linear", "constant"):
-        return _own_variance(factors[0], context, factor, is_written)
+        return _own_variance(factors[0], context, factor, is_written, is_held)
     if not sums:
         inner = _product(term, [_factor(part, context) for part in factors], context)
         # A variance that is written, here or inside, is in the target's units squared; the other is a place to start.
         is_written = is_written or any(map(_writes_variance, factors))
         variance = factor / context.variance if is_written else 1.0
         kernel = _made(context, term.at, lambda: Scale(inner.kernel, variance))
-        return Built(kernel, [*inner.given, is_written], [*inner.held, False])
+        return Built(kernel, [*inner.given, is_written], [*inner.held, is_held])
     first = sums[0]
     built = [_wrapped(part, context, factor, is_written) if part is first else _factor(part, context) for part in factors]
     return _product(term, built, context)
@@ -146,13 +150,14 @@ def _factor(term: Term, context: _Context) -> Built:
     return _atom(term, inside)
 
 
-def _own_variance(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
+def _own_variance(term: Term, context: _Context, factor: float, is_written: bool, is_held: bool) -> Built:
     """`linear` or `constant`, whose variance takes the number in front of it."""
     options = dict(term.options)
     if "variance" in options and is_written:
         context.source.fail("the variance is given twice: in front and as an argument", term.at)
     if is_written:
-        term = term._replace(options=(*term.options, ("variance", factor)))
+        variance = Term("fixed", term.at, value=factor) if is_held else factor
+        term = term._replace(options=(*term.options, ("variance", variance)))
     return _atom(term, context)
 
 
@@ -229,6 +234,10 @@ def _only_part(term: Term, context: _Context) -> Term:
 
 def _holds_sum(term: Term) -> bool:
     return _call_name(term) == "select" and any(_flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
+
+
+def _is_held_number(term: Term) -> bool:
+    return _call_name(term) == "fixed" and len(term.parts) == 1 and term.parts[0].kind == "number"
 
 
 def _writes_variance(term: Term) -> bool:
