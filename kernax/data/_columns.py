@@ -79,8 +79,8 @@ def _unmasked(values: Any) -> np.ndarray:
     if not isinstance(values, np.ma.MaskedArray):
         return np.asarray(values)
     if values.dtype.kind in "biuf":
-        return values.astype(np.result_type(values.dtype, np.float32)).filled(np.nan)
-    return values.filled("NaT") if values.dtype.kind in "mM" else values.astype(object).filled(None)
+        return np.where(np.ma.getmaskarray(values), np.nan, values.data)
+    return values.filled("NaT") if values.dtype.kind in "mM" else np.where(np.ma.getmaskarray(values), None, values.data)
 
 
 def _pandas_values(series: Any) -> np.ndarray:

@@ -69,7 +69,9 @@ def on_columns(c: Conditioned, names: Names) -> list[str]:
             "instead, a shorter start (kx.initialise), or more restarts."
         )
     changes = along_columns(c) if len(names.columns) > 1 and not flat else None
-    for i in np.flatnonzero(ranges > 0) if changes is not None else []:
+    if changes is None:
+        return said
+    for i in np.flatnonzero(ranges > 0):
         if changes[i] < _SMALL * spread:
             said.append(
                 f"column {names.columns[i]} may be irrelevant: over its whole range the model changes by "
