@@ -78,9 +78,14 @@ def _unmasked(values: Any) -> np.ndarray:
     """An array; what a masked one hides is missing."""
     if not isinstance(values, np.ma.MaskedArray):
         return np.asarray(values)
+    hidden = np.ma.getmaskarray(values)
     if values.dtype.kind in "biuf":
-        return np.where(np.ma.getmaskarray(values), np.nan, values.data)
-    return values.filled("NaT") if values.dtype.kind in "mM" else np.where(np.ma.getmaskarray(values), None, values.data)
+        return np.where(hidden, np.nan, values.data)
+    if values.dtype.kind in "mM":
+        return values.filled("NaT")
+    plain = np.array(values.data, dtype=object)
+    plain[hidden] = None
+    return plain
 
 
 def _pandas_values(series: Any) -> np.ndarray:
