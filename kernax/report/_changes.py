@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -28,7 +29,7 @@ def along_columns(c: Conditioned) -> np.ndarray | None:
         places = np.repeat(x[:, None], len(_PLACES), axis=1)
         places[:, :, column] = low[column] + _PLACES * (high[column] - low[column])
         points = places.reshape(-1, x.shape[1])
-        matrix = _squared_changes(np.asarray(c.model.kernel(points), float))
+        matrix = _squared_changes(np.asarray(_matrices([c.model.kernel], points)[0], float))
         level = np.asarray(jax.vmap(c.model.mean)(points), float).reshape(len(points), -1)[:, 0]
         matrix = matrix + (level[:, None] - level) ** 2
         blocks = matrix.reshape(len(x), len(_PLACES), len(x), len(_PLACES))
@@ -49,16 +50,22 @@ def terms(c: Conditioned) -> list[Term]:
     kernel: Any = c.model.kernel
     if kernel.is_conditional:
         return []
-    parts, found = {"kernel": kernel}, []
+    parts = {"kernel": kernel}
     if isinstance(kernel, Sum):
         parts = {f"kernel.kernels[{i}]": part for i, part in enumerate(kernel.kernels)}
-    for name, part in parts.items():
-        if isinstance(part, Constant):
-            continue
-        matrix = np.asarray(part(_rows(c, _MOST_ROWS)), float)
+    parts = {name: part for name, part in parts.items() if not isinstance(part, Constant)}
+    found = []
+    for name, matrix in zip(parts, _matrices(list(parts.values()), _rows(c, _MOST_ROWS)), strict=True):
+        matrix = np.asarray(matrix, float)
         size, change = np.mean(np.diag(matrix)), np.mean(_squared_changes(matrix))
         found.append(Term(name, float(np.sqrt(max(size, 0.0))), float(np.sqrt(max(change, 0.0)))))
     return found
+
+
+@eqx.filter_jit
+def _matrices(kernels: list[Any], x: np.ndarray) -> list[Any]:
+    """The kernels' matrices, by one program: operation after operation, compiling them takes several times as long."""
+    return [kernel(x) for kernel in kernels]
 
 
 def _rows(c: Conditioned, most: int) -> np.ndarray:

@@ -10,9 +10,10 @@ return is kept too (`conditioned_`, `fit_`, `machines_`), so that all of kernax 
   length find programs that are there already. `conditioned_`, `machine_` and `machines_` keep the rows of padding.
 - **Precision.** With `jax.config.update("jax_enable_x64", True)` before anything else, all is computed and returned in
   float64. That is recommended: kernel matrices are ill-conditioned. Otherwise JAX has float32 only; kernax says so once if
-  it is handed float64, and predictions are float32.
+  it is handed float64, and predictions are float32. What is pickled in float64 goes on in float64 wherever it is loaded, and
+  so do the workers of `n_jobs=2`, which know nothing of the settings of JAX.
 - **Failure.** Wrong inputs raise ValueError or TypeError; a fit without a usable answer raises `kernax.FailedError`, which
-  says what to do.
+  says what to do, and leaves the estimator not fitted. A fit that ended before its optimum gives a ConvergenceWarning.
 - **Weights.** A row of `sample_weight` 2 counts as two, and one of weight 0 as none; in a Gaussian process, it has half the
   noise.
 """

@@ -4,7 +4,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_scalar
 
 from kernax.data import Data
@@ -14,11 +14,13 @@ from kernax.learners import GPClassifier
 from kernax.model import condition
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._classes import labelled_rows, machines, scores
-from kernax.sklearn._inputs import as_kernel, as_key, new_rows
+from kernax.sklearn._estimator import Estimator, computing, fitting
+from kernax.sklearn._inputs import as_kernel, as_key, check_flag, new_rows
 from kernax.sklearn._shapes import ask, data_with_columns, with_columns
+from kernax.sklearn._warnings import warn_unless_converged
 
 
-class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
+class GaussianProcessClassifier(ClassifierMixin, Estimator):
     """Gaussian process classification by Laplace's approximation; several classes one against the rest.
 
     Parameters
@@ -70,9 +72,11 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
         self.max_steps = max_steps
         self.random_state = random_state
 
+    @fitting
     def fit(self, X: Any, y: Any) -> "GaussianProcessClassifier":
         """Fit to rows X (n, d) and labels y (n,)."""
         X, codes, _, _, self.classes_ = labelled_rows(self, X, y)
+        check_flag(self.optimise, "optimise")
         check_scalar(self.restarts, "restarts", Integral, min_val=0)
         check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
         start = GPClassifier(1.0 * RBF() if self.kernel is None else as_kernel(self, X))
@@ -89,10 +93,12 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
         self.machines_ = machines(train, X, codes, start.kernel)
         self.kernels_ = tuple(machine.model.kernel for machine in self.machines_)
         self.fits_ = tuple(fits) if fits else None
+        warn_unless_converged(self, fits)
         likelihoods = [float(log_marginal_likelihood(machine)) for machine in self.machines_]
         self.log_marginal_likelihood_value_ = float(np.mean(likelihoods))
         return self
 
+    @computing
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of every class, (m, k), averaged over the posterior; of several classes in proportion."""
         X = new_rows(self, X)
@@ -101,11 +107,13 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator):
             return np.stack([1.0 - own, own], axis=1)
         return own / own.sum(axis=1, keepdims=True)
 
+    @computing
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(axis=1)]
 
+    @computing
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent function, (m,) of two classes, (m, k) of several."""
         X = new_rows(self, X)

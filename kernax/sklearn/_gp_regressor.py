@@ -4,8 +4,10 @@ from numbers import Integral
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_scalar
 
 from kernax.data import Data
@@ -13,14 +15,17 @@ from kernax.fitting import fit
 from kernax.kernels import RBF, AbstractKernel
 from kernax.model import Model, condition
 from kernax.parameters import as_dtype, at_bound, freeze
-from kernax.posterior import covariance, mean, predict, sample
+from kernax.posterior import covariance, mean, predict
 from kernax.selection import log_marginal_likelihood
-from kernax.sklearn._inputs import as_kernel, as_key, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
+from kernax.sklearn._estimator import Estimator, computing, fitting
+from kernax.sklearn._inputs import as_kernel, as_key, check_flag, new_rows, row_weights, training_rows
+from kernax.sklearn._shapes import ask, padded, padded_count, padded_data, padded_width, with_columns
+from kernax.sklearn._warnings import warn_unless_converged
 from kernax.sklearn._weighted import WeightedModel
+from kernax.solvers import draw_root
 
 
-class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     """Gaussian process regression, with kernel and noise fitted by maximum likelihood.
 
     Parameters
@@ -79,6 +84,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.max_steps = max_steps
         self.random_state = random_state
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GaussianProcessRegressor":
         """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like.
 
@@ -88,7 +94,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
         check_scalar(self.restarts, "restarts", Integral, min_val=0)
         check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
-        if self.optimise not in (True, False, "kernel"):
+        check_flag(self.normalize_y, "normalize_y")
+        if not isinstance(self.optimise, bool | np.bool_ | str) or self.optimise not in (True, False, "kernel"):
             raise ValueError(f'optimise must be True, False or "kernel", got {self.optimise!r}.')
         weights = row_weights(sample_weight, X)
         places = np.flatnonzero(weights)
@@ -112,6 +119,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 found = eqx.tree_at(lambda fit: (fit.model, fit.at_bound), found, (model, at_bound(model)))
         self.fit_ = None if found is None else with_columns(found, X.shape[1])
         self.conditioned_ = with_columns(condition(model, data), X.shape[1])
+        warn_unless_converged(self, [] if found is None else [found])
         self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(self.conditioned_))
         return self
 
@@ -136,29 +144,44 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         options = {"trainable": trainable, "restarts": self.restarts, "key": key, "max_steps": self.max_steps}
         return fit(start, data, **options)
 
+    @computing
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, *, noisy: bool = False) -> Any:
         """The mean at the rows of X, (m,) or (m, p); with it the standard deviation (the same shape) or covariance.
 
-        Of the function, as in scikit-learn with `alpha`; `noisy=True` of new observations, as with its `WhiteKernel`.
+        Of the function, as in scikit-learn with `alpha`; `noisy=True` of new observations, as with its `WhiteKernel`; after
+        a fit with weights, of new rows of weight 1.
         """
         X = new_rows(self, X)
         if return_std and return_cov:
             raise ValueError("predict returns return_std or return_cov: ask for one of them.")
+        noise = self._new_noise() if noisy else 0.0
         if return_std:
-            mu, variance = ask(lambda c, x: tuple(predict(c, x, noisy=noisy)[:2]), self.conditioned_, X)
-            return self._unscaled(mu), self._outer(np.sqrt(variance), self._spread)
+            mu, variance = ask(lambda c, x: tuple(predict(c, x)[:2]), self.conditioned_, X)
+            return self._unscaled(mu), self._outer(np.sqrt(variance + noise), self._spread)
         mu = self._unscaled(ask(mean, self.conditioned_, X))
         if return_cov:
-            matrix = np.array(covariance(self.conditioned_, X, noisy=noisy))
-            return mu, self._outer(matrix, self._spread**2)
+            matrix = self._covariance(X)
+            return mu, self._outer(matrix + noise * np.eye(len(X), dtype=matrix.dtype), self._spread**2)
         return mu
 
+    @computing
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Functions drawn from the posterior, (m, n_samples) or (m, p, n_samples)."""
         X = new_rows(self, X)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        drawn = np.asarray(sample(self.conditioned_, X, key=as_key(random_state), num_samples=int(n_samples)))
+        mu, root = ask(mean, self.conditioned_, X), _root(self._covariance(X))
+        shocks = check_random_state(random_state).standard_normal((int(n_samples), *mu.shape)).astype(mu.dtype)
+        drawn = mu + np.einsum("ij,sj...->si...", root, shocks, optimize=True)
         return np.moveaxis(self._unscaled(drawn), 0, -1)
+
+    def _covariance(self, X: np.ndarray) -> np.ndarray:
+        return ask(covariance, self.conditioned_, X)[:, : len(X)]
+
+    def _new_noise(self) -> float:
+        """The noise of a new row of weight 1."""
+        if np.ndim(self.noise_):
+            raise ValueError("noisy=True: the noise was given for each row, which says nothing of new ones. Add theirs.")
+        return float(self.noise_)
 
     def _unscaled(self, values: np.ndarray) -> np.ndarray:
         return (values * self._spread + self._level).astype(values.dtype, copy=False)
@@ -172,6 +195,17 @@ def _initial_kernel(X: np.ndarray, variance: float) -> AbstractKernel:
     """An RBF that suits the data. Rows of equal inputs count once, so that weights and copies start alike."""
     rows = np.unique(X, axis=0)
     return _initialised(1.0 * RBF(), padded_data(rows, np.zeros(len(rows), X.dtype)), np.asarray(variance, X.dtype))
+
+
+def _root(matrix: np.ndarray) -> np.ndarray:
+    """`L` with `L Lᵀ = matrix`, in padded shapes: a diagonal of the same size as its own changes nothing in front of it."""
+    m, size = len(matrix), float(np.mean(np.diag(matrix)))
+    wide = size * np.eye(padded_count(m), dtype=matrix.dtype)
+    wide[:m, :m] = matrix
+    return np.asarray(_padded_root(jnp.asarray(wide)))[:m, :m]
+
+
+_padded_root = eqx.filter_jit(draw_root)
 
 
 @eqx.filter_jit

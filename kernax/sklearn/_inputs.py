@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_scalar, validate_data
 
 from kernax.kernels import RBF, AbstractKernel
+from kernax.sklearn._estimator import has_float64
 
 _NAMES = {
     "linear": "kernax.Linear()",
@@ -21,6 +22,9 @@ _NAMES = {
 def training_rows(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Rows and targets as scikit-learn checks them; `estimator` remembers the number and names of the columns."""
     checked: Any = validate_data(estimator, X, y, dtype=_dtypes(), **options)
+    kind, name = checked[1].dtype, type(estimator).__name__
+    if options.get("y_numeric") and kind.kind not in "biuf":
+        raise TypeError(f"y has dtype {kind}, and {name} takes real numbers only: convert y to float first.")
     return checked
 
 
@@ -33,8 +37,12 @@ def new_rows(estimator: Any, X: Any) -> np.ndarray:
 
 def _dtypes() -> Any:
     """What rows are converted to: float64 if JAX has it. If not, kernax says so of those that come in float64."""
-    has_doubles = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-    return np.float64 if has_doubles else (np.float32, np.float64)
+    return np.float64 if has_float64() else (np.float32, np.float64)
+
+
+def check_flag(value: Any, name: str) -> None:
+    """Refuse what is neither True nor False: a text such as "no" would count as True."""
+    check_scalar(value, name, (bool, np.bool_))
 
 
 def row_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:

@@ -5,18 +5,22 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_scalar
 
+from kernax.data import Data
 from kernax.model import Model, condition
 from kernax.posterior import mean
-from kernax.selection import select_ridge
+from kernax.selection import RidgeChoice, select_ridge
 from kernax.selection._select import SELECTORS
+from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
 from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
+from kernax.sklearn._warnings import warn_if_jittered
+from kernax.solvers import FailedError
 
 
-class KernelRidge(RegressorMixin, BaseEstimator):
+class KernelRidge(RegressorMixin, Estimator):
     """Kernel ridge regression, `min Σ w_i (f(x_i) - y_i)² + alpha ‖f‖²`.
 
     Parameters
@@ -27,8 +31,8 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         The ridge; the same number as scikit-learn's.
     select : str, default None
         Choose the ridge by this criterion of `kernax.select_ridge` instead: "loo", "gcv", "kfold", "likelihood", "l_curve"
-        or "discrepancy". `alpha` is then only the noise variance that the discrepancy principle looks for. Takes no
-        `sample_weight`.
+        or "discrepancy". `alpha` is then only the noise variance that the discrepancy principle looks for. Rows
+        of `sample_weight` 0 are left out; all others must have the same.
 
     Attributes
     ----------
@@ -56,6 +60,7 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         self.alpha = alpha
         self.select = select
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRidge":
         """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like."""
         X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
@@ -68,22 +73,21 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         if self.select is not None:
             if self.select not in SELECTORS:
                 raise ValueError(f"select must be None or one of {', '.join(SELECTORS)}, got {self.select!r}.")
-            if sample_weight is not None:
-                raise ValueError(
-                    "select chooses one ridge for all rows, and sample_weight makes them differ: give one of both."
-                )
-            choice = select_ridge(Model(self.kernel_, self.alpha), data, by=self.select)
+            weight = _common(weights[places])
+            choice = _chosen(Model(self.kernel_, self.alpha / weight), data, self.select)
             self.conditioned_ = with_columns(choice.conditioned, X.shape[1])
             self.choice_ = eqx.tree_at(lambda c: c.conditioned, choice, self.conditioned_)
-            self.alpha_ = float(choice.ridge)
+            self.alpha_ = float(choice.ridge) * weight
         else:
             noise = self.alpha if sample_weight is None else padded(self.alpha / weights[places])
             self.conditioned_ = with_columns(condition(Model(self.kernel_, noise), data), X.shape[1])
             self.alpha_ = float(self.alpha)
+        warn_if_jittered(self, self.conditioned_.jitter, self.conditioned_.model.noise)
         self.dual_coef_ = np.zeros_like(y, self.conditioned_.data.dtype)
         self.dual_coef_[places] = np.asarray(self.conditioned_.alpha)[: len(places)]
         return self
 
+    @computing
     def predict(self, X: Any) -> np.ndarray:
         """`f` at the rows of X."""
         X = new_rows(self, X)
@@ -93,3 +97,22 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _common(weights: np.ndarray) -> float:
+    """The one weight of all rows, by which the ridge is divided; several are refused."""
+    if (weights != weights[0]).any():
+        raise ValueError(
+            "select chooses one ridge for all rows, and sample_weight makes them differ: give rows the same weight (or 0), "
+            "or alpha without select."
+        )
+    return float(weights[0])
+
+
+def _chosen(model: Model, data: Data, by: Any) -> RidgeChoice:
+    """`select_ridge`; what estimators can do where it chooses none is said with its own words."""
+    try:
+        return select_ridge(model, data, by=by)
+    except (FailedError, ValueError) as error:
+        remedy = "Give more rows, another select, or the ridge itself: KernelRidge(alpha=…, select=None)."
+        raise type(error)(f"{error} {remedy}") from None

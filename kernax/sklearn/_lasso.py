@@ -6,15 +6,16 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_scalar
 
 from kernax.learners import lasso
-from kernax.sklearn._inputs import new_rows, training_rows
+from kernax.sklearn._estimator import Estimator, computing, fitting
+from kernax.sklearn._inputs import check_flag, new_rows, training_rows
 from kernax.sklearn._shapes import at_rows, padded_data, padded_width
 
 
-class Lasso(RegressorMixin, BaseEstimator):
+class Lasso(RegressorMixin, Estimator):
     """The lasso, `min ‖y - Xw - b‖²/(2n) + alpha ‖w‖₁`, exact: its path is followed knot by knot.
 
     Parameters
@@ -44,10 +45,12 @@ class Lasso(RegressorMixin, BaseEstimator):
         self.alpha = alpha
         self.fit_intercept = fit_intercept
 
+    @fitting
     def fit(self, X: Any, y: Any) -> "Lasso":
         """Fit to rows X (n, d) and targets y (n,)."""
         X, y = training_rows(self, X, y, y_numeric=True)
         check_scalar(self.alpha, "alpha", Real, min_val=0.0)
+        check_flag(self.fit_intercept, "fit_intercept")
         # kernax's penalty has neither the mean nor the half; columns of zeros have no coefficient.
         data, penalty = padded_data(X, y, padded_width(X.shape[1])), 2.0 * len(X) * self.alpha
         wide = lasso(data, penalty, intercept=bool(self.fit_intercept))
@@ -56,6 +59,7 @@ class Lasso(RegressorMixin, BaseEstimator):
         self.intercept_ = float(self.fit_.intercept)
         return self
 
+    @computing
     def predict(self, X: Any) -> np.ndarray:
         """`Xw + b` at the rows of X."""
         X = new_rows(self, X)

@@ -4,16 +4,17 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_scalar
 
 from kernax.learners import SVC, SVR, support_vectors
 from kernax.sklearn._classes import chosen, labelled_rows, machines, scores
+from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
 from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
 
 
-class SupportVectorRegressor(RegressorMixin, BaseEstimator):
+class SupportVectorRegressor(RegressorMixin, Estimator):
     """ε-insensitive regression, `min C Σ w_i max(|y_i - f(x_i) - b| - ε, 0) + ½‖f‖²`, exact to rounding.
 
     Parameters
@@ -51,6 +52,7 @@ class SupportVectorRegressor(RegressorMixin, BaseEstimator):
         self.C = C
         self.epsilon = epsilon
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorRegressor":
         """Fit to rows X (n, d) and targets y (n,), with a weight for each row if you like."""
         X, y = training_rows(self, X, y, y_numeric=True)
@@ -69,13 +71,14 @@ class SupportVectorRegressor(RegressorMixin, BaseEstimator):
         self.intercept_ = float(self.machine_.intercept)
         return self
 
+    @computing
     def predict(self, X: Any) -> np.ndarray:
         """`f + b` at the rows of X."""
         X = new_rows(self, X)
         return ask(lambda machine, x: machine(x), self.machine_, X)
 
 
-class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
+class SupportVectorClassifier(ClassifierMixin, Estimator):
     """Hinge-loss classification, `min C Σ w_i max(1 - y_i (f(x_i) + b), 0) + ½‖f‖²`, exact to rounding.
 
     Several classes are told apart one against the rest (scikit-learn's SVC: one against one).
@@ -112,6 +115,7 @@ class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
         self.kernel = kernel
         self.C = C
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorClassifier":
         """Fit to rows X (n, d) and labels y (n,), with a weight for each row if you like."""
         X, codes, weights, places, self.classes_ = labelled_rows(self, X, y, sample_weight)
@@ -126,11 +130,13 @@ class SupportVectorClassifier(ClassifierMixin, BaseEstimator):
         self.intercept_ = np.array([float(machine.intercept) for machine in self.machines_])
         return self
 
+    @computing
     def decision_function(self, X: Any) -> np.ndarray:
         """`f + b` at the rows of X: (m,), positive for the second of two classes; (m, k) of several."""
         X = new_rows(self, X)
         return scores(lambda machine, x: machine(x), self.machines_, X)
 
+    @computing
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest score."""
         scores = self.decision_function(X)
