@@ -101,7 +101,8 @@ def test_json_of_a_fit_is_one_object_and_nothing_else(data, folder):
 
 
 def test_32_bits_if_they_are_asked_for(data, folder):
-    call("fit", data, "-t", "level", "-o", folder / "single.kx", "--float32", "-k", "fixed(1 * rbf)", "--noise", "2")
+    words = ("fit", data, "-t", "level", "-o", folder / "single.kx", "--float32", "-k", "fixed(1 * rbf)", "--noise", "2")
+    assert "JAX" not in call(*words).stderr
     assert kx.load(folder / "single.kx").data.dtype == np.float32
 
 
@@ -167,6 +168,7 @@ BAD = {
     "folds": (["compare", "DATA", "-t", "level", "--folds", "99", "-o", "OUT.csv"], "not 99"),
     "task": (["compare", "DATA", "-t", "level", "--task", "both", "-o", "OUT.csv"], "regression or classification"),
     "classes": (["compare", "DATA", "-t", "level", "--task", "classification"], "does not have exactly two values"),
+    "to nowhere": (["fit", "DATA", "-t", "level", "-o", "-"], "give the name of a file"),
     "page": (["report", "MODEL", "-o", "OUT.pdf"], "end in .html"),
 }
 

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import click
 import jax
 import numpy as np
 import typer
@@ -35,7 +34,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
                 return command(*args, **options)
         except KeyboardInterrupt:
             _end("interrupted.", INTERRUPTED)
-        except (typer.Exit, click.ClickException, BrokenPipeError):
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise  # ends of their own; of a closed pipe, the reader has seen enough
         except Exception as error:
             # Ctrl-C inside a host callback comes out as an error of JAX.
@@ -127,7 +126,9 @@ def _cell(value: Any) -> str:
 
 def set_precision(float32: bool) -> Any:
     """The floating type to fit in. Kernel matrices are ill-conditioned: 64 bits, unless 32 are asked for."""
-    if not float32:
+    if float32:  # as asked for: nothing to be told
+        warnings.filterwarnings("ignore", message=".*JAX is set to float32")
+    else:
         jax.config.update("jax_enable_x64", True)
     return np.float32 if float32 else np.float64
 
@@ -139,8 +140,10 @@ def shows_progress(quiet: bool) -> bool:
 
 def check_output(output: str | None, inputs: Iterable[str], endings: tuple[str, ...] = ()) -> None:
     """Refuse, before any work, an output that cannot be written or that would replace an input."""
-    if output is None or output == "-":
+    if output is None:
         return
+    if output == "-":
+        raise TableError("this does not go to standard output: give the name of a file with -o.")
     folder = os.path.dirname(output) or "."
     if not os.path.isdir(folder):
         raise TableError(f"{output}: there is no folder {folder!r} to write into: make it first.")

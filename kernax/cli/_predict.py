@@ -30,7 +30,7 @@ def predict(
     json: options.Json = False,
 ) -> None:
     """Predict the rows of a table: mean, sd, lower and upper, in the target's units."""
-    check_output(output, [data, model], () if output == "-" else (".csv", ".parquet", ".pq"))
+    check_output(None if output == "-" else output, [data, model], (".csv", ".parquet", ".pq"))
     if not 0 < level < 1:
         raise TableError(f"--level is a probability between 0 and 1, got {level:g}.")
     set_precision(False)

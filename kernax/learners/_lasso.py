@@ -39,9 +39,12 @@ class LassoPath(eqx.Module):
 
     features: Any
     penalties: Float[Array, " l"]
+    """λ of `½‖y - Φw‖² + (λ/2)‖w‖₁`, from the largest down."""
     coefficients: Float[Array, "l q"]
+    """Exactly 0 for features that are off."""
     intercepts: Float[Array, " l"]
     kkt_residual: Float[Array, " l"]
+    """How far the conditions of optimality are from being met."""
     num_steps: Int[Array, ""]
     """Knots of the path that were passed, for all penalties together."""
     result: Any

@@ -23,6 +23,7 @@ class RidgePath(eqx.Module):
 
     ridges: Float[Array, " l"]
     alpha: Float[Array, "l n *p"]
+    """`(K + λI)⁻¹ (y - mean)`."""
     fitted: Float[Array, "l n *p"]
     """`f̂(x_i)`; 0 where the data is masked."""
     residual_norm: Float[Array, "l *p"]
@@ -30,11 +31,16 @@ class RidgePath(eqx.Module):
     rkhs_norm: Float[Array, "l *p"]
     """`‖f̂ - μ‖` in the kernel's space."""
     effective_degrees_of_freedom: Float[Array, " l"]
+    """The trace of the matrix that makes fitted values of targets."""
     loo_residuals: Float[Array, "l n *p"]
+    """`y_i - f^(-i)(x_i)`."""
     loo_mse: Float[Array, " l"]
+    """Their mean square."""
     gcv: Float[Array, " l"]
+    """Generalised cross-validation."""
     log_marginal_likelihood: Float[Array, " l"]
     jitter: Float[Array, " l"]
+    """What had to be added to the diagonal, beyond the ridge."""
     result: Any
     """How the factorisation ended, one for each ridge."""
     fold_mse: Float[Array, "l k"] | None

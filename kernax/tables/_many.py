@@ -38,17 +38,25 @@ class ManyTableFits(eqx.Module):
     """A fitted model for each group of a table, the rows that it was fitted to, and how columns are read."""
 
     fits: Fits
+    """The fits to standardised numbers, by the names of the groups."""
     x: Float[np.ndarray, "n d"]
     """Standardised inputs of all groups, one group after another."""
     y: Float[np.ndarray, " n"]
+    """Standardised targets, in the same order."""
     sizes: Int[np.ndarray, " b"]
+    """The rows of each group."""
     columns: tuple[Column, ...]
     target: Column
     by: str = eqx.field(static=True)
+    """The column that names the groups."""
     kernel: str = eqx.field(static=True)
+    """The expression, as it was written."""
     selected_by: str = eqx.field(static=True)
+    """What was minimised."""
     source: str = eqx.field(static=True)
+    """The table's file."""
     notes: tuple[str, ...] = eqx.field(static=True)
+    """What to know about the table."""
 
     @property
     def needs_targets(self) -> bool:

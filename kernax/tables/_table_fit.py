@@ -33,13 +33,19 @@ class TableFit(eqx.Module):
     """A fitted model and how the columns of its table are read. `kx.save` keeps it, `kx.load` brings it back."""
 
     fit: Fit
+    """The fit to standardised numbers."""
     columns: tuple[Column, ...]
+    """How each input is read, in the order of the model's columns."""
     target: Column
+    """How the target is read."""
     kernel: str = eqx.field(static=True)
     """The expression, as it was written."""
     selected_by: str = eqx.field(static=True)
+    """What was minimised."""
     source: str = eqx.field(static=True)
+    """The table's file."""
     notes: tuple[str, ...] = eqx.field(static=True)
+    """What to know about the table: units of dates, rows that were dropped or drawn."""
     lines: Int[np.ndarray, " n"] | None = None
     """The line of each row in its file, if that is text."""
 
