@@ -63,7 +63,7 @@ def terms(c: Conditioned) -> list[Term]:
 
 
 @eqx.filter_jit
-def _matrices(kernels: list[Any], x: np.ndarray) -> list[Any]:
+def _matrices(kernels: list[Any], x: Any) -> list[Any]:
     """The kernels' matrices, by one program: operation after operation, compiling them takes several times as long."""
     return [kernel(x) for kernel in kernels]
 
