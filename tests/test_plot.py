@@ -359,7 +359,7 @@ sys.modules["matplotlib"] = None
 try:
     from kernax import plot
 except ImportError as error:
-    assert 'kernax.plot draws with matplotlib: pip install "kernax[plot]"' in str(error), error
+    assert "kernax.plot draws with matplotlib: pip install matplotlib" in str(error), error
 else:
     raise AssertionError("kernax.plot came without matplotlib")
 
