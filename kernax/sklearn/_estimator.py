@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from kernax.solvers import FailedError
+from kernax.solvers._result import without_option
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -80,8 +81,7 @@ def fitting(method: Method) -> Method:
             for name in [name for name in vars(self) if name.endswith("_")]:
                 delattr(self, name)
             if isinstance(error, FailedError):
-                # An option of kernax's functions, which estimators do not have.
-                error.args = (str(error).replace(" (throw=False returns the status instead.)", ""),)
+                error.args = (without_option(error),)
             raise
 
     return fit  # pyright: ignore[reportReturnType]

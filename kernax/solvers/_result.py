@@ -74,6 +74,9 @@ class Result(eqx.Enumeration):
     unknown_labels = "unknown_labels: a classifier wants the labels -1 and +1. Map others with np.where(…, 1.0, -1.0)."
 
 
+_OPTION = " (throw=False returns the status instead.)"
+
+
 class FailedError(RuntimeError):
     """Raised by an eager call whose status is a failure; `throw=False` returns the status instead."""
 
@@ -85,7 +88,12 @@ def throw_unless(usable: tuple[str, ...], result: Any, doing: str) -> None:
         return
     name = result_name(result)
     if name not in ("successful", *usable):
-        raise FailedError(f"{doing} failed. {Result[result]} (throw=False returns the status instead.)")
+        raise FailedError(f"{doing} failed. {Result[result]}{_OPTION}")
+
+
+def without_option(error: FailedError) -> str:
+    """What went wrong and what to do, for callers that have no `throw=`."""
+    return str(error).replace(_OPTION, "")
 
 
 def result_name(result: Any) -> str:

@@ -23,7 +23,7 @@ from kernax.tables._design import as_names, feature_names, make_design, new_inpu
 from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
-from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, objective_of, start_of, times
+from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
 from kernax.tables._write import time_text
 
@@ -251,11 +251,9 @@ def fit_table_many(
         progress=progress,
     )
     notes, is_held = design.notes, noise is not None or any(built.held)
-    if select in BLIND_TO_SCALE and is_held:
-        notes = (*notes, f"{select} says nothing of variances, and some are held: intervals are those of the values given")
-    elif select in BLIND_TO_SCALE:
-        fits = _calibrated(fits, [(group.x, group.y) for group in datasets])
-        notes = (*notes, f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected")
+    if select in BLIND_TO_SCALE:
+        fits = fits if is_held else _calibrated(fits, [(group.x, group.y) for group in datasets])
+        notes = (*notes, note_on_variances(select, is_held))
     few = sum(len(group.y) < _LEAST_ROWS for group in datasets)
     if few:
         less = f"{few} of {len(datasets)} groups have fewer than {_LEAST_ROWS} rows"

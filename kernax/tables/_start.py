@@ -85,6 +85,13 @@ def mean_square_score(c: Conditioned) -> Float[Array, ""]:
     return jnp.sum(scores) / c.data.count
 
 
+def note_on_variances(select: str, is_held: bool) -> str:
+    """What became of variances after a criterion of the mean alone."""
+    if is_held:
+        return f"{select} says nothing of variances, and some are held: intervals are those of the values given"
+    return f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected"
+
+
 def with_calibrated_variance(model: Model, data: Data, select: str, is_held: bool) -> tuple[Model, str | None]:
     """Kernel and noise times the factor that makes the mean square of leave-one-out z-scores 1, where `select` left it open.
 
@@ -93,14 +100,14 @@ def with_calibrated_variance(model: Model, data: Data, select: str, is_held: boo
     if select not in BLIND_TO_SCALE:
         return model, None
     if is_held:
-        return model, f"{select} says nothing of variances, and some are held: intervals are those of the values given"
+        return model, note_on_variances(select, is_held)
     factor = float(mean_square_score(condition(model, data)))
     if not np.isfinite(factor) or not factor > 0:
         return model, None
     kernel = times(model.kernel, factor)
     kernel = Scale(model.kernel, factor) if kernel is None else kernel  # pyright: ignore[reportArgumentType]
     model = eqx.tree_at(lambda m: (m.kernel, m.noise), model, (kernel, model.noise * factor))
-    return model, f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected"
+    return model, note_on_variances(select, is_held)
 
 
 def times(kernel: Any, factor: Any) -> Any:
