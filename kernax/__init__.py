@@ -4,7 +4,7 @@ A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantit
 processes is a pure function of the answer; `fit` minimises one of those functions. `learners` has models of other losses.
 """
 
-from kernax import data, io, learners, means, tables
+from kernax import data, grams, io, kernels, learners, means, noises, tables
 from kernax._version import __version__ as __version__
 from kernax.data import Data
 from kernax.fitting import (
@@ -52,7 +52,7 @@ from kernax.kernels import (
     ThinPlate,
     Warp,
 )
-from kernax.model import AbstractModel, Conditioned, Model, condition, with_noise
+from kernax.model import AbstractModel, Conditioned, Model, condition, recondition
 from kernax.parameters import (
     AbstractBijector,
     Gamma,
@@ -93,6 +93,7 @@ from kernax.posterior import (
     variance,
 )
 from kernax.report import Report, report
+from kernax.rows import Grid
 from kernax.selection import (
     Discrepancy,
     LCurve,
@@ -151,6 +152,7 @@ __all__ = [
     "Fits",
     "Gamma",
     "GaussianPair",
+    "Grid",
     "HalfNormal",
     "Interval",
     "LCurve",
@@ -199,9 +201,11 @@ __all__ = [
     "fold_mse",
     "freeze",
     "gcv",
+    "grams",
     "initialise",
     "interval",
     "io",
+    "kernels",
     "kfold_mse",
     "kfold_residuals",
     "l_curve",
@@ -222,6 +226,7 @@ __all__ = [
     "means",
     "negative_log_marginal_likelihood",
     "negative_log_predictive_density",
+    "noises",
     "non_negative",
     "positive",
     "power_function",
@@ -229,6 +234,7 @@ __all__ = [
     "predict_many",
     "ravel",
     "real",
+    "recondition",
     "refit_many",
     "report",
     "ridge_path",
@@ -242,6 +248,5 @@ __all__ = [
     "unconstrain",
     "variance",
     "with_bijector",
-    "with_noise",
     "with_prior",
 ]

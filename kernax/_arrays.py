@@ -1,5 +1,6 @@
 """Turning what users hand over into arrays, and refusing what cannot be one."""
 
+import operator
 import sys
 import warnings
 from typing import Any
@@ -61,6 +62,13 @@ def _real_numbers(value: Any, name: str) -> tuple[Any, Any]:
         )
     dtype = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
     return value, jax.dtypes.canonicalize_dtype(dtype)
+
+
+def whole_number(value: Any, name: str) -> int:
+    """`value` as an int of at least 1. NumPy's integers are accepted, fractions and booleans are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    return operator.index(value)
 
 
 def check_finite(value: Array, name: str, counts: Array | None = None, remedy: str = "drop them") -> None:

@@ -1,6 +1,7 @@
 """The hub: a kernel and a noise make a `Model`; conditioned on `Data` it answers everything else."""
 
 import abc
+import dataclasses
 from typing import Any, Protocol, overload, runtime_checkable
 
 import equinox as eqx
@@ -8,19 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from kernax._arrays import is_concrete, matmul
+from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.kernels import AbstractKernel
+from kernax.grams import gram_of
+from kernax.kernels import AbstractKernel, as_trend, joined_trends
 from kernax.means import Constant, Zero, as_mean, mean_values
-from kernax.parameters import Parameter, Parametrised, as_dtype, non_negative
+from kernax.noises import as_noise, check_noise, is_per_row, noise_values
+from kernax.parameters import Parametrised, as_dtype, non_negative
+from kernax.rows import take
 from kernax.solvers import (
-    AbstractFactor,
     AbstractSolver,
+    AbstractSystem,
     Cholesky,
-    ProjectedFactor,
+    Result,
+    Solution,
+    bordered,
     is_usable,
+    offered,
     result_name,
     throw_unless,
+    worse,
 )
 
 
@@ -35,24 +43,24 @@ class AbstractModel(Parametrised):
     @property
     @abc.abstractmethod
     def is_per_row(self) -> bool:
-        """Whether a parameter is given for each row, and so belongs to one dataset."""
+        """Whether a parameter is given for each row, and so belongs to one dataset only."""
 
     @abc.abstractmethod
     def check(self, data: Data, caller: str) -> None:
-        """Refuse data that this model cannot be conditioned on, as far as may be looked at."""
+        """Raise if the model cannot be conditioned on this data, as far as that can be seen before tracing."""
 
     @abc.abstractmethod
     def conditioned(self, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> "AnyConditioned":
-        """The model that has seen data: `condition` less its checks. Where not `finite`, zeros stand for the data."""
+        """`condition` without its checks. Where not `finite`, the data has been replaced by zeros."""
 
     @abc.abstractmethod
     def initialised(self, data: Data) -> "AbstractModel":
-        """This model with starting values that suit the data: `initialise` less the parameters' bounds."""
+        """This model with starting values that suit the data, before they are moved into the parameters' bounds."""
 
 
 @runtime_checkable
 class AnyConditioned(Protocol):
-    """A model that has seen data, and how that ended; a field or a property each."""
+    """What every conditioned model has, as fields or properties."""
 
     @property
     def model(self) -> Any: ...
@@ -71,41 +79,48 @@ class Model(AbstractModel):
     """What is believed before seeing data: `y = f(x) + ε`, f with this kernel and mean, ε with variance `noise`.
 
     `noise` is at once the noise variance of the Gaussian process and the ridge λ of kernel ridge regression,
-    `min Σ(f(x_i) - y_i)² + λ‖f‖²`. One number, or one per row of the data. 0 interpolates.
+    `min Σ(f(x_i) - y_i)² + λ‖f‖²`.
+
+    **Arguments:**
+
+    - `kernel`: a kernel.
+    - `noise`: one number, one per row of the data, or a module that is called with one row and returns a variance, such as
+      `kx.noises.PerGroup`. 0 interpolates.
+    - `mean`: what is expected before data: a number, a mean of `kx.means`, or any function of one point; 0 if not given.
+    - `trend`: functions left free, without a prior (universal kriging): a degree of polynomials, such as 1, or a function
+      from one point to a vector; none if not given. The likelihood is then the restricted one.
     """
 
     kernel: AbstractKernel
-    noise: Float[Parameter, "*n"] = non_negative(unit="y²")
+    noise: Any = non_negative(unit="y²", converter=as_noise)
     mean: Any = eqx.field(converter=as_mean, default_factory=Zero)
-    """What is expected before data: a number, a mean of `kernax.means`, or any function of one point; 0 if not given."""
+    trend: Any = eqx.field(converter=as_trend, default=None)
 
     def __check_init__(self):
         check_kernel(self)
 
     @property
     def is_per_row(self):
-        return self.noise.ndim > 0
+        return is_per_row(self.noise)
 
     def check(self, data, caller):
-        shape = self.noise.shape
-        if shape not in ((), (data.n,)):
-            raise ValueError(
-                f"Model.noise has shape {shape}, but the data has {data.n} rows: give one number or one per row."
-            )
+        check_noise(self.noise, data.x)
 
     def conditioned(self, data, finite, solver):
-        # A noise of NaN makes the factor say `nonfinite`.
-        noise = jnp.where(finite, self.noise, jnp.nan)
-        factor = solver.factorise(self.kernel, data.x, noise, data.mask)
-        return _conditioned(self, data, factor, solver, finite)
+        trend = joined_trends(self.kernel.trend(), self.trend)
+        kernel = self.kernel if trend is None else self.kernel.definite(take(data.x), data.mask)
+        noise, sound = _finite_noise(noise_values(self.noise, data.x, data.dtype), finite)
+        system = solver.prepare(gram_of(kernel, data.x, data.mask), noise)
+        system = system if trend is None else bordered(system, trend)
+        return _conditioned(self, data, _flagged(system, sound), solver)
 
     def initialised(self, data):
         counts = data.mask if data.y.ndim == 1 else data.mask[:, None]
         level = _finite_or(jnp.mean(data.y, axis=0, where=counts), 0.0)
         spread = jnp.mean(jnp.var(data.y, axis=0, where=counts))
         spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
-        start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(data.x, data.mask, spread))
-        if self.noise.ndim == 0:
+        start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(take(data.x), data.mask, spread))
+        if not callable(self.noise) and self.noise.ndim == 0:
             start = eqx.tree_at(lambda m: m.noise, start, jnp.where(self.noise > 0, 0.1 * spread, 0.0))
         if isinstance(self.mean, Constant):
             value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)
@@ -114,7 +129,7 @@ class Model(AbstractModel):
 
 
 def check_kernel(model: AbstractModel) -> None:
-    """Refuse a model whose kernel is none."""
+    """Raise `TypeError` if `model.kernel` is not a kernel."""
     if not isinstance(model.kernel, AbstractKernel):
         hint = " (write it with parentheses: an instance, not the class)" if isinstance(model.kernel, type) else ""
         raise TypeError(f"{type(model).__name__}.kernel must be a kernax kernel, got {model.kernel!r}{hint}.")
@@ -124,48 +139,31 @@ def _finite_or(value: Array, otherwise: float) -> Array:
     return jnp.where(jnp.isfinite(value), value, otherwise)
 
 
-class FreePart(eqx.Module):
-    """What a spline's polynomials add to a conditioned model.
-
-    Weights `w(x) = W p(x)` reproduce every free function at x from its values at the data. What they miss of the kernel,
-    `k_Xx - (K + noise·I) w(x)`, takes the place of `k_Xx` in every formula.
-    """
-
-    weights: Float[Array, "n q"]
-    carried: Float[Array, "n q"]
-    """`(K + noise·I) W`."""
-    coefficients: Float[Array, "q *p"]
-    """`Wᵀ (y - mean)`."""
-
-    @property
-    def num_functions(self) -> int:
-        return self.weights.shape[-1]
-
-
 class Conditioned(eqx.Module):
-    """A model that has seen data: the factor of `K + noise·I` and `alpha = (K + noise·I)⁻¹ (y - mean)`.
+    """A model that has seen data, which every quantity of kernax is a function of.
 
-    For splines, both are those of the bordered system, and `free` holds what their polynomials add.
-
-    Every quantity of kernax is a function of this object. All its numbers have the data's floating type.
+    All its numbers have the data's floating type.
     """
 
     model: Model
     data: Data
-    factor: AbstractFactor
-    """Of `K + noise·I`: answers `solve`, `logdet` and `inverse_diagonal`."""
-    alpha: Float[Array, "n *p"]
-    """`(K + noise·I)⁻¹ (y - mean)`: the coefficients of `f(x) = mean(x) + Σ alpha_i k(x, x_i)`."""
+    system: AbstractSystem
+    """`A = K + noise·I`, prepared: it answers `solve`, `logdet`, `mean`, `variance` and more."""
+    residual: Float[Array, "n *p"]
+    """`y - mean`, 0 in masked rows."""
+    solution: Solution
+    """`A⁻¹ (y - mean)`, and what predictions are made from."""
     solver: AbstractSolver
-    finite: Bool[Array, ""]
-    """Whether all numbers of the data were finite; if not, zeros stand for them, and the result says so."""
-    free: FreePart | None
-    """What a spline's polynomials add; None of other kernels."""
+
+    @property
+    def alpha(self) -> Float[Array, "n *p"]:
+        """`(K + noise·I)⁻¹ (y - mean)`: the coefficients of `f(x) = mean(x) + Σ alpha_i k(x, x_i)`."""
+        return self.solution.value
 
     @property
     def result(self) -> Any:
-        """How the factorisation ended; one per dataset in a batch."""
-        return self.factor.result
+        """How conditioning ended; one per dataset in a batch."""
+        return worse(self.system.result, self.solution.result)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
@@ -175,7 +173,7 @@ class Conditioned(eqx.Module):
     @property
     def jitter(self) -> Float[Array, "..."]:
         """What had to be added to the diagonal to factorise it, beyond the noise."""
-        return self.factor.jitter
+        return self.system.jitter
 
     def __repr__(self):
         if not is_concrete(self.jitter) or self.jitter.ndim:
@@ -193,10 +191,19 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
 
 
 def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bool = True) -> Any:
-    """Condition a model on data. O(n³), once; what is asked afterwards is cheap.
+    """Condition a model on data: solve for everything that predictions and scores are made from.
 
-    Called eagerly on one dataset it raises `FailedError` if the matrix cannot be factorised; `throw=False` returns the
-    status instead. Traced (inside `jit`, `grad`, `vmap`) it never raises. The model is cast to the data's floating type.
+    **Arguments:**
+
+    - `model`: a `kx.Model`, or a machine of `kx.learners`. It is cast to the data's floating type.
+    - `data`: the dataset.
+    - `solver`: a strategy, such as `kx.Eigh()`; `kx.Cholesky()` if not given, O(n³).
+    - `throw`: raise `FailedError` if the system cannot be solved; with `False` the status is in `result`. Inside `jit`,
+      `grad` and `vmap` nothing raises.
+
+    **Returns:**
+
+    A `Conditioned`, or the machine's own answer.
     """
     check_model_and_data(model, data, "condition")
     if solver is not None and not isinstance(solver, AbstractSolver):
@@ -208,7 +215,7 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
 
 
 def check_model_and_data(model: Any, data: Any, caller: str) -> None:
-    """Refuse what is no model, no data, or data that do not belong to this model."""
+    """Raise if the arguments are not a model and its data."""
     if not isinstance(model, AbstractModel):
         raise TypeError(f"{caller} wants a kx.Model first, got {type(model).__name__}: write kx.Model(kernel, noise=…).")
     if not isinstance(data, Data):
@@ -221,10 +228,10 @@ def check_model_and_data(model: Any, data: Any, caller: str) -> None:
 
 
 def check_conditioned(c: Any) -> None:
-    """Refuse what has not seen data."""
+    """Raise `TypeError` if `c` is not a `Conditioned`."""
     if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
         raise TypeError(
-            f"a {type(c).__name__} is itself the function that it has learned: call it with new rows, machine(x)."
+            f"a {type(c).__name__} predicts when it is called with new rows: write machine(x)."
         )
     if not isinstance(c, Conditioned):
         raise TypeError(
@@ -239,37 +246,49 @@ def _condition(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyC
     return as_dtype(model, data.dtype).conditioned(data, finite, solver)
 
 
-def _conditioned(
-    model: Model, data: Data, factor: AbstractFactor, solver: AbstractSolver, finite: Bool[Array, ""]
-) -> Conditioned:
-    residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
-    free = None
-    if isinstance(factor, ProjectedFactor):
-        weights = factor.projection.weights
-        free = FreePart(weights, factor.carried, matmul(weights.T, residual))
-    elif model.kernel.is_conditional:
-        raise TypeError(
-            f"{model.kernel!r} is only conditionally definite, and {solver!r} leaves its polynomials out: "
-            "condition with kx.Cholesky() or kx.Eigh()."
-        )
-    return Conditioned(
-        model=model, data=data, factor=factor, alpha=factor.solve(residual), solver=solver, finite=finite, free=free
-    )
+def _conditioned(model: Model, data: Data, system: AbstractSystem, solver: AbstractSolver) -> Conditioned:
+    residual = data.zero_where_masked(data.y - mean_values(model.mean, take(data.x), data.y))
+    return Conditioned(model, data, system, residual, system.solve(residual), solver)
 
 
-def with_noise(c: Conditioned, noise: Any) -> Conditioned:
-    """The same model conditioned with another noise (ridge), in O(n²), from an eigendecomposition that is at hand.
+def _finite_noise(noise: Float[Array, "*n"], finite: Bool[Array, ""]) -> tuple[Float[Array, "*n"], Bool[Array, ""]]:
+    """The noise, 1 in its place where it is not finite, and whether data and noise are: no gradient is to meet NaN."""
+    sound = finite & jnp.all(jnp.isfinite(noise))
+    return jnp.where(jnp.isfinite(noise), noise, 1.0), sound
 
-    Needs `condition(model, data, solver=kx.Eigh())`. One number; many under `jax.vmap`, which share the eigenvectors.
+
+def _flagged(system: AbstractSystem, sound: Bool[Array, ""]) -> AbstractSystem:
+    """The System, with the result `nonfinite` if the numbers that it was made of were not finite."""
+    result = Result.where(sound | (system.result == Result.empty), system.result, Result.nonfinite)
+    return dataclasses.replace(system, result=result)
+
+
+def recondition(c: Conditioned, *, noise: Any) -> Conditioned:
+    """The same model and data with another noise (ridge), from the factorisation that is at hand.
+
+    **Arguments:**
+
+    - `c`: a model conditioned with a solver that can move to another noise: `kx.condition(model, data, kx.Eigh())`, or
+      `LowRank`, `StateSpace`, `Kronecker`. O(n²) for `Eigh`.
+    - `noise`: one number, not negative. Many at once under `jax.vmap`, which share the factorisation.
+
+    **Returns:**
+
+    A `Conditioned` with that noise. Its status is in `result`: nothing raises for numbers.
     """
     check_conditioned(c)
     if is_concrete(noise) and not np.all(np.asarray(noise) >= 0):
-        raise ValueError(f"a noise is not negative, got {noise}.")
-    return _with_noise(c, jnp.asarray(noise, c.data.dtype))
+        raise ValueError(f"noise must not be negative, got {noise}.")
+    noise = jnp.asarray(noise, c.data.dtype)
+    if noise.ndim:
+        raise ValueError(f"recondition takes one number for all rows, got noise of shape {noise.shape}.")
+    return _recondition(c, noise)
 
 
 @eqx.filter_jit
-def _with_noise(c: Conditioned, noise: Float[Array, ""]) -> Conditioned:
+def _recondition(c: Conditioned, noise: Float[Array, ""]) -> Conditioned:
     model = eqx.tree_at(lambda m: m.noise, c.model, noise)
-    factor = c.factor.shifted(jnp.where(c.finite, noise, jnp.nan))
-    return _conditioned(model, c.data, factor, c.solver, c.finite)
+    safe, sound = _finite_noise(noise, c.system.result != Result.nonfinite)
+    system = c.system.shifted(safe)
+    system = offered(system, c.solver, "another ridge", "another noise from the same factorisation")
+    return _conditioned(model, c.data, _flagged(system, sound), c.solver)

@@ -9,15 +9,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import as_floats, check_finite, plain
-from kernax.kernels import Rows, as_rows, num_rows
+from kernax.rows import Grid, Rows, as_row_dtype, as_rows, is_bare, is_label, num_rows
 
 
 class Data(eqx.Module):
-    """Inputs `x` (n, d), targets `y` (n,) or (n, p), and a mask of the rows that count.
+    """Inputs, targets, and a mask of the rows that count.
 
     Rows with `mask=False` may hold anything, NaN included: they are overwritten here, once, and no value or gradient
     depends on them. All numbers share one floating type, the wider of what x and y come in; integers and Python's own
-    numbers have none and take that of the rest.
+    numbers have none and take that of the rest. Inside a structure, integers keep their type: they are labels.
+
+    **Arguments:**
+
+    - `x`: inputs: an `(n, d)` array, a structure of arrays with n rows (dict, tuple, dataclass), or a `kx.Grid`.
+    - `y`: targets, `(n,)`, `(n, p)`, or the shape of the grid.
+    - `mask`: which rows count, n booleans; all of them if it is not given.
     """
 
     x: Rows
@@ -25,11 +31,13 @@ class Data(eqx.Module):
     mask: Bool[Array, " n"]
 
     def __init__(self, x: Any, y: Any, mask: Any = None):
-        x, y = jax.tree.map(plain, x), plain(y)
+        x, y = plain(x) if is_bare(x) else jax.tree.map(plain, x), plain(y)
         precise = [leaf.dtype for leaf in (y, *jax.tree.leaves(x)) if _has_precision(leaf)]
         x = as_rows(x, "x")
         y = as_floats(y, "y")
         n = num_rows(x)
+        if isinstance(x, Grid) and y.shape == x.shape:
+            y, mask = y.reshape(n), None if mask is None else np.reshape(mask, n)
         if n == 0:
             raise ValueError("x has no rows: kernax needs at least one.")
         if any(leaf.ndim > 1 and 0 in leaf.shape for leaf in jax.tree.leaves(x)):
@@ -41,11 +49,13 @@ class Data(eqx.Module):
         if y.ndim == 2 and y.shape[1] == 0:
             raise ValueError(f"y has shape {y.shape}: kernax needs at least one output.")
         mask = _as_mask(mask, n)
-        for leaf, name in ((y, "y"), *((leaf, "x") for leaf in jax.tree.leaves(x))):
-            check_finite(leaf, name, mask, "drop them, or mark them with mask=False")
+        check_finite(y, "y", mask, "drop them, or mark them with mask=False")
+        for leaf in jax.tree.leaves(x):
+            # A cell of a grid that does not count still has coordinates.
+            check_finite(leaf, "x", None if isinstance(x, Grid) else mask, "drop them, or mark them with mask=False")
 
         dtype = jax.dtypes.canonicalize_dtype(np.result_type(*precise)) if precise else jnp.result_type(float)
-        x, y = jax.tree.map(lambda leaf: leaf.astype(dtype), (x, y))
+        x, y = as_row_dtype(x, dtype), y.astype(dtype)
         if mask is not None:
             x, y = _without_masked_rows(x, y, mask)
         self.x = x
@@ -73,11 +83,13 @@ class Data(eqx.Module):
         return self.y.dtype
 
     def finite_or_zero(self) -> tuple["Data", Bool[Array, ""]]:
-        """This dataset if all its numbers are finite, else zeros in its place, and which of the two it is."""
+        """This dataset if all its numbers are finite, else zeros in their place, and which of the two it is."""
         # 0 times a number is 0, unless that is infinite or NaN.
-        traces = [jnp.sum(0.0 * leaf) for leaf in jax.tree.leaves((self.x, self.y))]
+        traces = [jnp.sum(0.0 * leaf) for leaf in jax.tree.leaves((self.x, self.y)) if not is_label(leaf)]
         finite = jnp.sum(jnp.stack(traces)) == 0
-        clean = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0.0), (self.x, self.y))
+        clean = jax.tree.map(
+            lambda leaf: leaf if is_label(leaf) else jnp.where(finite, leaf, 0.0), (self.x, self.y)
+        )
         return eqx.tree_at(lambda d: (d.x, d.y), self, clean), finite
 
     def zero_where_masked(self, values: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
@@ -85,6 +97,8 @@ class Data(eqx.Module):
         return jnp.where(_along_rows(self.mask, values), values, 0.0)
 
     def __repr__(self):
+        if isinstance(self.x, Grid):
+            return f"Data(x=Grid{self.x.shape}, y={self.y.shape}, {self.dtype})"
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.x)]
         return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}, {self.dtype})"
 
@@ -106,12 +120,15 @@ def _as_mask(mask: Any, n: int) -> Bool[Array, " n"] | None:
 @eqx.filter_jit
 def _without_masked_rows(x: Rows, y: Array, mask: Array) -> tuple[Rows, Array]:
     """Masked rows of x become copies of the first row that counts: finite, and no new extreme for centring or scaling."""
+    y = jnp.where(_along_rows(mask, y), y, 0.0)
+    if isinstance(x, Grid):
+        return x, y
 
     def overwritten(leaf: Array) -> Array:
         stand_in = jnp.where(jnp.any(mask), leaf[jnp.argmax(mask)], jnp.zeros_like(leaf[0]))
         return jnp.where(_along_rows(mask, leaf), leaf, stand_in)
 
-    return jax.tree.map(overwritten, x), jnp.where(_along_rows(mask, y), y, 0.0)
+    return jax.tree.map(overwritten, x), y
 
 
 def _along_rows(mask: Array, like: Array) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from kernax._arrays import as_host_floats
 from kernax.data._data import Data
 from kernax.data._shapes import bucket_of, plan_rows, work
-from kernax.kernels import as_rows
+from kernax.rows import as_rows
 
 __all__ = ["Group", "HostData", "bucket_of", "host_data", "plan_rows", "stack", "stacked", "windows", "work"]
 

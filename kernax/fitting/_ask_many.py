@@ -18,9 +18,9 @@ from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._models import Models, check_names
 from kernax.fitting._programs import compiled
 from kernax.fitting._streams import layout_for
-from kernax.kernels import Rows, check_same_columns, num_rows
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
+from kernax.rows import Rows, check_same_columns, num_rows
 from kernax.solvers import AbstractSolver, Cholesky
 
 _MATRICES_PER_LANE, _BUDGET = 6, 2**30

@@ -3,38 +3,22 @@
 import dataclasses
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from kernax import data, fitting, kernels, learners, means, model, parameters, posterior, selection, solvers
-from kernax.fitting._fits import Settings
-from kernax.learners._dictionary import Entry
+from kernax import learners, selection
 from kernax.learners._features import columns
-from kernax.learners._linear_thresholds import LinearThreshold
-from kernax.learners._losses import FunctionLoss
-from kernax.learners._stationarity import Curvature
 from kernax.parameters._fields import Setting
-from kernax.selection._kfold import Folds
-from kernax.solvers._cholesky import RawDefinite
-from kernax.solvers._derivatives import Spectrum
-from kernax.solvers._eigh import Outlook, RawEigh
-from kernax.solvers._factor import RawCholesky
-from kernax.solvers._least_squares import RawLU, RawQR
-from kernax.solvers._tail import Projection
+from kernax.posterior import Prediction
+from kernax.solvers import Evidence, Solution
 
-_ROOMS = (data, fitting, kernels, learners, means, parameters, posterior, selection, solvers)
-_PARTS = {
-    "fitting": (Settings,),
-    "learners": (Curvature, Entry, FunctionLoss, LinearThreshold),
-    "model": (model.Conditioned, model.FreePart, model.Model),
-    "parameters": (Setting,),
-    "selection": (Folds,),
-    "solvers": (Outlook, Projection, RawCholesky, RawDefinite, RawEigh, RawLU, RawQR, Spectrum),
-}
-"""Classes that are no public names of their rooms, but parts of what is saved."""
+_NAMES = "data fitting grams kernels learners means model noises parameters posterior rows selection solvers"
+_PACKAGES = tuple(f"kernax.{name}" for name in _NAMES.split())
+"""Where kernax's own modules come from; packages above these register what they save."""
 
 # Functions one by one, each of which computes and does nothing else: a file might name any of them, with any arguments, and
 # `jax.numpy.save`, or a fit with a checkpoint, would write where it is told to.
@@ -103,17 +87,21 @@ def _has_fields(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) or is_named_tuple(kind)
 
 
+def _own_modules(base: type) -> Iterator[type]:
+    """Every concrete Equinox module that kernax defines: a new kernel or System can be saved without being listed."""
+    for kind in base.__subclasses__():
+        if kind.__module__.startswith(_PACKAGES) and not inspect.isabstract(kind):
+            yield kind
+        yield from _own_modules(kind)
+
+
 @functools.cache
 def _built_in() -> dict[str, Any]:
-    """The public classes of kernax by room, its objectives, Equinox's layers, and JAX's elementwise functions."""
+    """All of kernax's own modules by package, its objectives, Equinox's layers, and JAX's elementwise functions."""
     found: dict[str, Any] = {}
-    for room in _ROOMS:
-        for name in room.__all__:
-            thing = getattr(room, name)
-            if isinstance(thing, type) and _has_fields(thing) and not inspect.isabstract(thing):
-                found[f"{room.__name__}.{name}"] = thing
-    for room, classes in _PARTS.items():
-        found |= {f"kernax.{room}.{kind.__name__}": kind for kind in classes}
+    for kind in (*_own_modules(eqx.Module), Setting, Solution, Evidence, Prediction):
+        package = kind.__module__.split(".")[1]
+        found[f"kernax.{package}.{kind.__name__}"] = kind
     found |= {f"kernax.selection.{name}": getattr(selection, name) for name in _OBJECTIVES.split()}
     found |= {f"kernax.learners.{f.__name__}": f for f in (columns, learners.holdout_loss, learners.kfold_loss)}
     # What Equinox's networks have behind their last layer if nothing is given: a lambda without a name.

@@ -1,14 +1,15 @@
 """What similarity is: kernels, their algebra, and kernels on a view of the inputs."""
 
 from kernax.kernels._activations import AbstractActivation, Erf, GaussianPair, ReLU
-from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum, whole_number
+from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._inputs import FeatureMap, Select, Warp
-from kernax.kernels._kernel import AbstractKernel, Rows, as_rows, check_same_columns, free_functions, num_rows
+from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
 from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._spline import CubicSpline, ThinPlate
 from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
+from kernax.kernels._trends import AbstractTrend, PolynomialTrend, as_trend, joined_trends
 
 __all__ = [
     "NNGP",
@@ -18,6 +19,7 @@ __all__ = [
     "AbstractKernel",
     "AbstractNetwork",
     "AbstractStationary",
+    "AbstractTrend",
     "ArcCosine",
     "Constant",
     "Cosine",
@@ -31,19 +33,16 @@ __all__ = [
     "Matern52",
     "Periodic",
     "Polynomial",
+    "PolynomialTrend",
     "Power",
     "Product",
     "RationalQuadratic",
     "ReLU",
-    "Rows",
     "Scale",
     "Select",
     "Sum",
     "ThinPlate",
     "Warp",
-    "as_rows",
-    "check_same_columns",
-    "free_functions",
-    "num_rows",
-    "whole_number",
+    "as_trend",
+    "joined_trends",
 ]

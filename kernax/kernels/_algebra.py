@@ -1,7 +1,6 @@
 """New kernels from old ones: sums, products, multiples and powers are kernels again."""
 
 import numbers
-import operator
 from typing import Any
 
 import equinox as eqx
@@ -9,8 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax.kernels._kernel import AbstractKernel, num_rows
+from kernax._arrays import whole_number
+from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._trends import joined_trends
 from kernax.parameters import Parameter, positive
+from kernax.rows import num_rows, row_dtype
 
 
 class Sum(AbstractKernel):
@@ -27,12 +29,15 @@ class Sum(AbstractKernel):
     def diag(self, x):
         return sum((k.diag(x) for k in self.kernels[1:]), self.kernels[0].diag(x))
 
-    @property
-    def is_conditional(self):
-        return any(k.is_conditional for k in self.kernels)
+    def features(self, x):
+        parts = _all([k.features(x) for k in self.kernels])
+        return None if parts is None else jnp.concatenate(parts, axis=1)
 
-    def free_part(self, x, known, mask):
-        return jnp.concatenate([k.free_part(x, known, mask) for k in self.kernels if k.is_conditional], axis=1)
+    def trend(self):
+        return joined_trends(*(k.trend() for k in self.kernels))
+
+    def definite(self, x, mask):
+        return Sum(tuple(k.definite(x, mask) for k in self.kernels))
 
     def initialised(self, x, mask, variance):
         started = [k.initialised(x, mask, variance / len(self.kernels)) for k in self.kernels]
@@ -63,7 +68,7 @@ class Product(AbstractKernel):
 
     def __check_init__(self):
         for kernel in self.kernels:
-            refuse_conditional(kernel, "a product")
+            refuse_spline(kernel, "a product")
 
     def pair(self, a, b):
         return _product([k.pair(a, b) for k in self.kernels])
@@ -73,6 +78,25 @@ class Product(AbstractKernel):
 
     def diag(self, x):
         return _product([k.diag(x) for k in self.kernels])
+
+    def features(self, x):
+        parts = _all([k.features(x) for k in self.kernels])
+        if parts is None:
+            return None
+        joint = parts[0]
+        for part in parts[1:]:
+            joint = (joint[:, :, None] * part[:, None, :]).reshape(joint.shape[0], -1)
+        return joint
+
+    def axes(self):
+        parts = _all([k.axes() for k in self.kernels])
+        if parts is None:
+            return None
+        merged: dict[int, AbstractKernel] = {}
+        for part in parts:
+            for axis, kernel in part.items():
+                merged[axis] = kernel if axis not in merged else merged[axis] * kernel
+        return merged
 
     def initialised(self, x, mask, variance):
         shares = [variance] + [jnp.ones_like(variance)] * (len(self.kernels) - 1)
@@ -97,12 +121,22 @@ class Scale(AbstractKernel):
     def diag(self, x):
         return self.variance * self.kernel.diag(x)
 
-    @property
-    def is_conditional(self):
-        return self.kernel.is_conditional
+    def features(self, x):
+        inner = self.kernel.features(x)
+        return None if inner is None else jnp.sqrt(self.variance) * inner
 
-    def free_part(self, x, known, mask):
-        return self.kernel.free_part(x, known, mask)
+    def axes(self):
+        inner = self.kernel.axes()
+        if inner is None:
+            return None
+        first = min(inner)
+        return inner | {first: Scale(inner[first], self.variance)}
+
+    def trend(self):
+        return self.kernel.trend()
+
+    def definite(self, x, mask):
+        return Scale(self.kernel.definite(x, mask), self.variance)
 
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(x, mask, jnp.ones_like(variance))
@@ -122,7 +156,7 @@ class Power(AbstractKernel):
     def __init__(self, kernel: AbstractKernel, exponent: Any):
         self.kernel = kernel
         self.exponent = whole_number(exponent, "a kernel's power")
-        refuse_conditional(kernel, "a power")
+        refuse_spline(kernel, "a power")
 
     def pair(self, a, b):
         return self.kernel.pair(a, b) ** self.exponent
@@ -155,6 +189,9 @@ class Constant(AbstractKernel):
     def diag(self, x):
         return jnp.broadcast_to(self.variance, (num_rows(x),))
 
+    def features(self, x):
+        return jnp.sqrt(self.variance) * jnp.ones((num_rows(x), 1), row_dtype(x))
+
     def initialised(self, x, mask, variance):
         return eqx.tree_at(lambda k: k.variance, self, variance)
 
@@ -173,23 +210,21 @@ def multiplied(kernel: AbstractKernel, other: Any) -> AbstractKernel:
     return Scale(kernel, other) if _is_number(other) else NotImplemented
 
 
-def refuse_conditional(kernel: AbstractKernel, what: str) -> None:
-    """Splines are definite only beside their polynomials, and multiplication does not keep that."""
-    if kernel.is_conditional:
+def refuse_spline(kernel: AbstractKernel, what: str) -> None:
+    """Raise `ValueError` for a spline: it is definite only beside its trend, and multiplication does not keep that."""
+    if kernel.trend() is not None:
         raise ValueError(
             f"{kernel!r} is only conditionally definite, so {what} of it is no kernel: add to it, or scale it by a number."
         )
 
 
-def whole_number(value: Any, name: str) -> int:
-    """`value` as an int of at least 1; NumPy's integers are welcome, fractions and booleans are not."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    return operator.index(value)
+def _all(parts: list[Any]) -> list[Any] | None:
+    """The parts, or `None` if one of them is missing."""
+    return None if any(part is None for part in parts) else parts
 
 
 def format_number(value: Any) -> str:
-    """A scalar in four digits; its type only, while it is traced or batched."""
+    """A scalar in four digits; only its type while it is traced or batched."""
     try:
         return f"{float(value):.4g}"
     except TypeError:

@@ -1,11 +1,13 @@
 """Kernels of the inner product: linear and polynomial functions."""
 
+import itertools
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from kernax._arrays import matmul
-from kernax.kernels._algebra import whole_number
+from kernax._arrays import matmul, whole_number
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._stationary import check_width
 from kernax.parameters import Parameter, non_negative, positive
@@ -26,6 +28,9 @@ class Linear(AbstractKernel):
 
     def diag(self, x):
         return jnp.sum(self.variance * x * x, axis=1)
+
+    def features(self, x):
+        return jnp.sqrt(self.variance) * x
 
     def initialised(self, x, mask, variance):
         square = jnp.mean(jnp.sum(x * x, axis=1), where=mask)
@@ -51,3 +56,19 @@ class Polynomial(AbstractKernel):
 
     def diag(self, x):
         return (self.scale * jnp.sum(x * x, axis=1) + self.offset) ** self.degree
+
+    def features(self, x):
+        # `(u·v)^degree` with `u = (√offset, √scale·a)`: one feature for each way to choose `degree` parts of u, with the
+        # root of how often that choice occurs in the expansion.
+        root = jnp.sqrt(jnp.where(self.offset > 0, self.offset, 1.0))
+        level = jnp.where(self.offset > 0, root, 0.0) * jnp.ones((x.shape[0], 1), x.dtype)
+        parts = jnp.concatenate([level, jnp.sqrt(self.scale) * x], axis=1).T
+        chosen = itertools.combinations_with_replacement(range(parts.shape[0]), self.degree)
+        terms = [math.sqrt(_occurrences(c)) * math.prod(parts[i] for i in c) for c in chosen]
+        return jnp.stack(terms, axis=1)
+
+
+def _occurrences(chosen: tuple[int, ...]) -> int:
+    """In how many orders the same parts can be multiplied."""
+    repeats = math.prod(math.factorial(chosen.count(i)) for i in set(chosen))
+    return math.factorial(len(chosen)) // repeats

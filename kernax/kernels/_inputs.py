@@ -8,56 +8,103 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from kernax._arrays import matmul
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._trends import ViewedTrend
 from kernax.parameters import as_function
 
 
 class Select(AbstractKernel):
-    """A kernel that sees only some columns: `Select(RBF(), columns=(0, 2))`."""
+    """A kernel that sees only a part of each row.
+
+    **Arguments:**
+
+    - `kernel`: the kernel of that part.
+    - `columns`: column numbers of an array, such as `(0, 2)`; or
+    - `key`: the key of a dict; or
+    - `axis`: the place in a tuple, which is an axis of a `kx.Grid`. Give exactly one of the three.
+    """
 
     kernel: AbstractKernel
-    columns: tuple[int, ...] = eqx.field(static=True)
+    columns: tuple[int, ...] | None = eqx.field(static=True)
+    key: str | None = eqx.field(static=True)
+    axis: int | None = eqx.field(static=True)
 
-    def __init__(self, kernel: AbstractKernel, columns: Any):
-        self.kernel = kernel
-        several = columns if isinstance(columns, Sequence | np.ndarray) else (columns,)
-        if any(isinstance(c, bool | np.bool_) or not hasattr(c, "__index__") for c in several):
-            raise ValueError(f"Select wants column numbers, got {columns!r}.")
-        self.columns = tuple(operator.index(c) for c in several)
-        if not self.columns or min(self.columns) < 0:
-            raise ValueError(f"Select wants column numbers counted from 0, got {self.columns}.")
+    def __init__(self, kernel: AbstractKernel, columns: Any = None, *, key: str | None = None, axis: int | None = None):
+        self.kernel, self.key, self.axis, self.columns = kernel, key, axis, None
+        if sum(part is not None for part in (columns, key, axis)) != 1:
+            raise ValueError("Select wants exactly one of columns=, key= and axis=.")
+        if key is not None and not isinstance(key, str):
+            raise ValueError(f"Select wants the key of a dict as text, got {key!r}.")
+        if columns is not None:
+            several = columns if isinstance(columns, Sequence | np.ndarray) else (columns,)
+            self.columns = tuple(_place(c, "column numbers", columns) for c in several)
+            if not self.columns:
+                raise ValueError(f"Select wants column numbers counted from 0, got {self.columns}.")
+        if axis is not None:
+            self.axis = _place(axis, "the number of an axis", axis)
 
     def pair(self, a, b):
-        return self.kernel.pair(self._view(a), self._view(b))
+        return self.kernel.pair(self.view(a), self.view(b))
 
     def gram(self, x, z):
-        return self.kernel.gram(self._view(x), None if z is None else self._view(z))
+        return self.kernel.gram(self.view(x), None if z is None else self.view(z))
 
     def diag(self, x):
-        return self.kernel.diag(self._view(x))
+        return self.kernel.diag(self.view(x))
 
-    @property
-    def is_conditional(self):
-        return self.kernel.is_conditional
+    def features(self, x):
+        return self.kernel.features(self.view(x))
 
-    def free_part(self, x, known, mask):
-        return self.kernel.free_part(self._view(x), self._view(known), mask)
+    def axes(self):
+        return None if self.axis is None else {self.axis: self.kernel}
+
+    def trend(self):
+        inner = self.kernel.trend()
+        return None if inner is None else ViewedTrend(inner, self)
+
+    def definite(self, x, mask):
+        return eqx.tree_at(lambda k: k.kernel, self, self.kernel.definite(self.view(x), mask))
 
     def initialised(self, x, mask, variance):
-        inner = self.kernel.initialised(self._view(x), mask, variance)
+        inner = self.kernel.initialised(self.view(x), mask, variance)
         return eqx.tree_at(lambda k: k.kernel, self, inner)
 
-    def _view(self, x: Array) -> Array:
-        if max(self.columns) >= x.shape[-1]:
-            raise ValueError(f"Select asks for columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
-        return x[..., jnp.asarray(self.columns)]
+    def view(self, x: Any) -> Any:
+        """The part of the rows, or of one row, that the kernel sees."""
+        if self.columns is not None:
+            if not eqx.is_array(x):
+                raise ValueError("Select(columns=…) wants rows that are one array: name a part of the structure with key=.")
+            if max(self.columns) >= x.shape[-1]:
+                raise ValueError(f"Select asks for columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
+            return x[..., jnp.asarray(self.columns)]
+        if self.key is not None:
+            if not isinstance(x, dict) or self.key not in x:
+                known = f"the keys {sorted(x)}" if isinstance(x, dict) else "no keys"
+                raise ValueError(f"Select asks for the key {self.key!r}, but the rows have {known}.")
+            return x[self.key]
+        if not isinstance(x, tuple | list) or self.axis >= len(x):
+            raise ValueError(f"Select asks for axis {self.axis}: give rows as a tuple with that many parts, or a kx.Grid.")
+        return x[self.axis]
+
+
+def _place(value: Any, what: str, given: Any) -> int:
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise ValueError(f"Select wants {what}, got {given!r}.")
+    if operator.index(value) < 0:
+        raise ValueError(f"Select wants {what} counted from 0, got {given!r}.")
+    return operator.index(value)
 
 
 class Warp(AbstractKernel):
-    """`k(g(a), g(b))` for any function or Equinox module `g` of one point: a deep kernel if `g` is a network."""
+    """`k(g(a), g(b))` for a function or Equinox module `g` of one point: a deep kernel if `g` is a network.
+
+    **Arguments:**
+
+    - `kernel`: the kernel of the images.
+    - `transform`: the map `g` from one point to an array. The parameters of a module are fitted with the kernel's.
+    """
 
     kernel: AbstractKernel
     transform: Any = eqx.field(converter=as_function)
@@ -66,37 +113,49 @@ class Warp(AbstractKernel):
         return self.kernel.pair(self.transform(a), self.transform(b))
 
     def gram(self, x, z):
-        return self.kernel.gram(self._view(x), None if z is None else self._view(z))
+        return self.kernel.gram(self.view(x), None if z is None else self.view(z))
 
     def diag(self, x):
-        return self.kernel.diag(self._view(x))
+        return self.kernel.diag(self.view(x))
 
-    @property
-    def is_conditional(self):
-        return self.kernel.is_conditional
+    def features(self, x):
+        return self.kernel.features(self.view(x))
 
-    def free_part(self, x, known, mask):
-        return self.kernel.free_part(self._view(x), self._view(known), mask)
+    def trend(self):
+        inner = self.kernel.trend()
+        return None if inner is None else ViewedTrend(inner, self)
+
+    def definite(self, x, mask):
+        return eqx.tree_at(lambda k: k.kernel, self, self.kernel.definite(self.view(x), mask))
 
     def initialised(self, x, mask, variance):
-        inner = self.kernel.initialised(self._view(x), mask, variance)
+        inner = self.kernel.initialised(self.view(x), mask, variance)
         return eqx.tree_at(lambda k: k.kernel, self, inner)
 
-    def _view(self, x: Any) -> Any:
+    def view(self, x: Any) -> Any:
+        """The images of the rows."""
         return jax.vmap(self.transform)(x)
 
 
 class FeatureMap(AbstractKernel):
-    """`φ(a)·φ(b)` for an explicit feature map `φ`: any function or Equinox module from a point to a vector."""
+    """`φ(a)·φ(b)` for an explicit feature map.
 
-    features: Any = eqx.field(converter=as_function)
+    **Arguments:**
+
+    - `function`: φ, a function or Equinox module from a point to a vector.
+    """
+
+    function: Any = eqx.field(converter=as_function)
 
     def pair(self, a, b):
-        return jnp.sum(self.features(a) * self.features(b))
+        return jnp.sum(self.function(a) * self.function(b))
 
     def gram(self, x, z):
-        u = jax.vmap(self.features)(x)
-        return matmul(u, (u if z is None else jax.vmap(self.features)(z)).T)
+        u = self.features(x)
+        return matmul(u, (u if z is None else self.features(z)).T)
 
     def diag(self, x):
-        return jnp.sum(jax.vmap(self.features)(x) ** 2, axis=1)
+        return jnp.sum(self.features(x) ** 2, axis=1)
+
+    def features(self, x):
+        return jax.vmap(self.function)(x)

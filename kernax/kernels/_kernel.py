@@ -1,25 +1,25 @@
-"""What a kernel is: a similarity of two points, and the matrices made of it."""
+"""What a kernel is: a similarity of two points, the matrices made of it, and the structure that it knows about itself."""
 
 import abc
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from kernax._arrays import as_floats
 from kernax.parameters import Parametrised, as_dtype
+from kernax.rows import Rows, as_rows, check_same_columns, row_dtype, take
 
-Rows = PyTree[Array]
-"""Points: an `(n, d)` array, or any pytree of arrays with a leading row axis."""
+if TYPE_CHECKING:
+    from kernax.kernels._markov import MarkovProcess
+    from kernax.kernels._trends import AbstractTrend
 
 
 class AbstractKernel(Parametrised):
-    """A symmetric, positive semi-definite function of two points (splines: up to what they leave free, `is_conditional`).
+    """A symmetric, positive semi-definite function of two points. Splines are definite only up to their `trend`.
 
-    `pair` is the definition and all that a kernel of one's own needs. `gram` and `diag` follow from it; a kernel that
-    knows a faster way to the same numbers replaces them.
+    `pair` is the definition, and all that a kernel of your own needs. `gram` and `diag` follow from it; a kernel that
+    knows a faster way to the same numbers replaces them. The methods `state_space`, `features`, `axes` and `trend` say
+    what structure a kernel has, and return `None` if it has none; solvers ask for the structure that they need.
     """
 
     if TYPE_CHECKING:
@@ -42,31 +42,41 @@ class AbstractKernel(Parametrised):
         """`k(x_i, x_i)` for all rows, in O(n)."""
         return jax.vmap(self.pair)(x, x)
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether the kernel is definite only up to functions that it leaves free (splines and their polynomials)."""
-        return False
+    def state_space(self) -> "MarkovProcess | None":
+        """The kernel as a Markov process of one column, for `kx.StateSpace()`; `None` if it is not one."""
+        return None
 
-    def free_part(self, x: Rows, known: Rows, mask: Bool[Array, " n"]) -> Float[Array, "m q"]:
-        """For a conditional kernel: the values at x of the functions, besides the constant, that cost nothing.
+    def features(self, x: Rows) -> Float[Array, "n r"] | None:
+        """Finitely many features with `k(a, b) = φ(a)·φ(b)`, at every row; `None` if there are none."""
+        del x
+        return None
 
-        They are to be scaled to order 1 on the `known` rows that count. See `free_functions`.
-        """
-        raise TypeError(f"{self!r} leaves no function free.")
+    def axes(self) -> "dict[int, AbstractKernel] | None":
+        """The factors of a product over the axes of a `kx.Grid`, by axis; `None` if it is not such a product."""
+        return None
+
+    def trend(self) -> "AbstractTrend | None":
+        """The functions that the kernel leaves free; `None` unless the kernel is conditionally definite (a spline)."""
+        return None
+
+    def definite(self, x: Rows, mask: Bool[Array, " n"]) -> "AbstractKernel":
+        """A definite kernel that differs from this one only by what its `trend` explains: itself, unless it is a spline."""
+        del x, mask
+        return self
 
     def initialised(self, x: Rows, mask: Bool[Array, " n"], variance: Float[Array, ""]) -> "AbstractKernel":
-        """This kernel with starting values that suit the data; by default as it is. See `kernax.initialise`."""
+        """This kernel with starting values that suit the data, for `kx.initialise`; by default unchanged."""
         del x, mask, variance
         return self
 
     def __call__(self, x: Any, z: Any = None) -> Float[Array, "n m"]:
         """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`, in their floating type."""
-        x = as_rows(x, "x")
+        x = take(as_rows(x, "x"))
         if z is None:
-            return as_dtype(self, jnp.result_type(*jax.tree.leaves(x))).gram(x, None)
-        z = as_rows(z, "z")
+            return as_dtype(self, row_dtype(x)).gram(x, None)
+        z = take(as_rows(z, "z"))
         check_same_columns(z, x, "z", "x")
-        return as_dtype(self, jnp.result_type(*jax.tree.leaves((x, z)))).gram(x, z)
+        return as_dtype(self, row_dtype(x, z)).gram(x, z)
 
     def __add__(self, other: Any) -> "AbstractKernel":
         from kernax.kernels._algebra import added
@@ -85,45 +95,3 @@ class AbstractKernel(Parametrised):
 
     __radd__ = __add__
     __rmul__ = __mul__
-
-
-def free_functions(kernel: AbstractKernel, x: Rows, known: Rows, mask: Bool[Array, " n"]) -> Float[Array, "m q"]:
-    """The values at x of all functions that a conditional kernel leaves free, the constant first."""
-    others = kernel.free_part(x, known, mask)
-    return jnp.concatenate([jnp.ones((num_rows(x), 1), others.dtype), others], axis=1)
-
-
-def as_rows(x: Any, name: str, one: str = "") -> Rows:
-    """`x` as points with a leading row axis; a bare vector is refused, since it might mean one point or many."""
-    if not isinstance(x, dict | tuple) and not isinstance(x, eqx.Module):
-        x = as_floats(x, name)
-        if x.ndim < 2:
-            remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
-            remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
-            raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
-        return x
-    return jax.tree.map(lambda leaf: as_floats(leaf, f"a leaf of {name}"), x)
-
-
-def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> None:
-    """Refuse rows that differ from known ones in structure or width: broadcasting would hide the mistake."""
-    ours, theirs = jax.tree.structure(rows), jax.tree.structure(known)
-    if ours != theirs:
-        raise ValueError(f"{name} has the structure {ours}, but {known_name} has {theirs}.")
-    for leaf, other in zip(jax.tree.leaves(rows), jax.tree.leaves(known), strict=True):
-        if leaf.shape[1:] != other.shape[1:]:
-            raise ValueError(
-                f"{name} has {_columns(leaf)}, but {known_name} has {_columns(other)}: give both the same columns."
-            )
-
-
-def _columns(leaf: Any) -> str:
-    return f"{leaf.shape[1]} columns" if leaf.ndim == 2 else f"rows of shape {leaf.shape[1:]}"
-
-
-def num_rows(x: Any, name: str = "x") -> int:
-    """The common number of rows of all arrays in `x`."""
-    sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)}
-    if len(sizes) != 1 or -1 in sizes:
-        raise ValueError(f"{name} must hold arrays with one common number of rows, got {sizes or 'no arrays'}.")
-    return sizes.pop()

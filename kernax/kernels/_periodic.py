@@ -62,6 +62,10 @@ class Cosine(AbstractKernel):
     def diag(self, x):
         return jnp.ones(x.shape[0], x.dtype)
 
+    def features(self, x):
+        check_width(self, "period", self.period, x.shape[1])
+        return self._wave(x)
+
     def _wave(self, x: Float[Array, "n d"]) -> Float[Array, "n 2"]:
         angle = 2.0 * jnp.pi * jnp.sum(x / self.period, axis=1)
         return jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)

@@ -1,30 +1,25 @@
 """Splines: kernels that are definite only beside the polynomials that they leave free.
 
-Conditioned, such a kernel brings its polynomials along: `f = Σ alpha_i k(·, x_i) + polynomial` with `Pᵀ alpha = 0` (the
-bordered system, solved in `solvers/_tail.py`). The constants make `alphaᵀ K alpha` the bending energy of f, so that the
-model's noise is the λ of the classical smoothing spline, `min Σ(y_i - f(x_i))² + λ ∫ f''²`.
+A conditioned spline is `f = Σ alpha_i k(·, x_i) + polynomial` with `Pᵀ alpha = 0` (the bordered system of
+`solvers/_bordered.py`). The constants make `alphaᵀ K alpha` the bending energy of f, so that the model's noise is the λ of
+the classical smoothing spline, `min Σ(y_i - f(x_i))² + λ ∫ f''²`.
 """
 
-import itertools
 import math
-from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from kernax.kernels._algebra import whole_number
+from kernax._arrays import whole_number
+from kernax.kernels._anchored import anchored
 from kernax.kernels._distances import centred, squared_distances
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._trends import PolynomialTrend
 
 
 class CubicSpline(AbstractKernel):
     """`|a - b|³ / 12`, beside linear functions. In one dimension the natural cubic spline, with norm `∫ f''²`."""
-
-    @property
-    def is_conditional(self):
-        return True
 
     def pair(self, a, b):
         return _of_distance(jnp.sum((a - b) ** 2), 3, 1 / 12)
@@ -35,8 +30,11 @@ class CubicSpline(AbstractKernel):
     def diag(self, x):
         return jnp.zeros(x.shape[0], x.dtype)
 
-    def free_part(self, x, known, mask):
-        return _monomials(x, known, mask, 1)
+    def trend(self):
+        return PolynomialTrend(1)
+
+    def definite(self, x, mask):
+        return anchored(self, 1, x, mask)
 
 
 class ThinPlate(AbstractKernel):
@@ -51,10 +49,6 @@ class ThinPlate(AbstractKernel):
     def __check_init__(self):
         whole_number(self.order, "ThinPlate.order")
 
-    @property
-    def is_conditional(self):
-        return True
-
     def pair(self, a, b):
         exponent, factor = self._shape(a.shape[-1])
         return _of_distance(jnp.sum((a - b) ** 2), exponent, factor)
@@ -66,8 +60,11 @@ class ThinPlate(AbstractKernel):
     def diag(self, x):
         return jnp.zeros(x.shape[0], x.dtype)
 
-    def free_part(self, x, known, mask):
-        return _monomials(x, known, mask, self.order - 1)
+    def trend(self):
+        return PolynomialTrend(self.order - 1)
+
+    def definite(self, x, mask):
+        return anchored(self, self.order - 1, x, mask)
 
     def _shape(self, d: int) -> tuple[int, float]:
         """The exponent of r and the factor that makes the kernel the Green's function of the bending energy."""
@@ -92,20 +89,3 @@ def _of_distance(s: Float[Array, "..."], exponent: int, factor: float) -> Float[
     safe = jnp.where(apart, s, 1.0)
     value = factor * safe ** (exponent / 2) if exponent % 2 else 0.5 * factor * safe ** (exponent // 2) * jnp.log(safe)
     return jnp.where(apart, value, 0.0)
-
-
-def _monomials(x: Any, known: Float[Array, "n d"], mask: Bool[Array, " n"], degree: int) -> Float[Array, "m q"]:
-    """All monomials of degree 1 to `degree`, of columns moved and scaled to [-1, 1] on the known rows."""
-    # The space of polynomials is the same for every origin and scale: nothing depends on them but rounding.
-    fixed = jax.lax.stop_gradient(known)
-    low = jnp.min(jnp.where(mask[:, None], fixed, jnp.inf), axis=0)
-    high = jnp.max(jnp.where(mask[:, None], fixed, -jnp.inf), axis=0)
-    wide = jnp.isfinite(low) & (high > low)
-    middle, half = jnp.where(jnp.isfinite(low), 0.5 * (low + high), 0.0), jnp.where(wide, 0.5 * (high - low), 1.0)
-    columns = ((x - middle) / half).T
-    terms = [
-        math.prod(columns[i] for i in chosen)
-        for power in range(1, degree + 1)
-        for chosen in itertools.combinations_with_replacement(range(columns.shape[0]), power)
-    ]
-    return jnp.stack(terms, axis=1) if terms else jnp.zeros((x.shape[0], 0), x.dtype)

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import check_finite, is_concrete
+from kernax._arrays import check_finite, is_concrete, whole_number
 from kernax.data import Data
-from kernax.kernels import Rows, as_rows, whole_number
 from kernax.learners._boosting_rounds import Limits, boost
 from kernax.learners._design import as_row_weights, check_data
 from kernax.learners._machines import check_labels
 from kernax.learners._members import AbstractMembers
 from kernax.learners._stumps import Stumps
 from kernax.learners._votes import sign
+from kernax.rows import Rows, as_rows
 from kernax.solvers import Result, result_name, throw_unless
 
 _POWER = 0.75

@@ -12,14 +12,16 @@ from jaxtyping import Array, Bool, Float, Int
 from kernax._arrays import check_finite, is_concrete, matmul
 from kernax.data import Data
 from kernax.fitting import Fits, fit_many
-from kernax.kernels import Rows, as_rows, check_same_columns, free_functions
+from kernax.grams import gram_of
+from kernax.kernels import joined_trends
 from kernax.learners._resampling import as_counts, drawn_counts
 from kernax.means import mean_values
 from kernax.model import Model, check_model_and_data, condition
+from kernax.noises import is_common, noise_values
 from kernax.parameters import as_dtype
 from kernax.posterior import safe_sqrt
-from kernax.posterior._chunks import map_rows
-from kernax.solvers import AbstractSolver, Cholesky, Result, is_usable, throw_unless
+from kernax.rows import Rows, as_row_dtype, as_rows, check_same_columns, map_rows, take
+from kernax.solvers import AbstractSolver, Cholesky, Result, is_usable, offered, throw_unless
 
 
 class Bagged(eqx.Module):
@@ -34,8 +36,8 @@ class Bagged(eqx.Module):
     data: Data
     counts: Int[Array, "b n"]
     alpha: Float[Array, "b n *p"]
-    free: Float[Array, "b q *p"] | None
-    """The members' coefficients on a spline's polynomials."""
+    free: Float[Array, "b q p"] | None
+    """The members' coefficients of the functions that a trend, or a spline, leaves free."""
     jitter: Float[Array, " b"]
     result: Any
     ok: Bool[Array, " b"]
@@ -91,7 +93,7 @@ class Bagged(eqx.Module):
         check_same_columns(x, self.data.x, "x", "the data of the committee")
         for leaf in jax.tree.leaves(x):
             check_finite(leaf, "x")
-        return jax.tree.map(lambda leaf: leaf.astype(self.data.dtype), x)
+        return as_row_dtype(take(x), self.data.dtype)
 
     def __len__(self) -> int:
         return self.counts.shape[-2]
@@ -154,7 +156,7 @@ def _conditioned(
 ) -> Bagged:
     model = as_dtype(model, data.dtype)
     good = jnp.isfinite(data.y.reshape(data.n, -1)).all(axis=1)
-    for leaf in jax.tree.leaves(data.x):
+    for leaf in jax.tree.leaves(take(data.x)):
         good = good & jnp.isfinite(leaf.reshape(data.n, -1)).all(axis=1)
     sick = jnp.any((counts > 0) & data.mask & ~good, axis=1)
     # Only members that have seen a NaN are to fail of it: such rows are out of the way of the others.
@@ -164,13 +166,15 @@ def _conditioned(
 
     def member(lane: tuple[Any, Array, Array]) -> tuple[Array, Array | None, Array, Any]:
         own, counts, sick = lane
-        model = eqx.combine(own, common)
-        # A noise of NaN makes the factor say `nonfinite`.
-        noise = jnp.where(sick, jnp.nan, model.noise / jnp.maximum(counts, 1).astype(clean.dtype))
+        model = _definite(eqx.combine(own, common), clean)
+        # A noise of NaN makes the result `nonfinite`.
+        noise = noise_values(model.noise, clean.x, clean.dtype) / jnp.maximum(counts, 1).astype(clean.dtype)
         seen = eqx.tree_at(lambda d: d.mask, clean, clean.mask & (counts > 0))
-        c = condition(eqx.tree_at(lambda m: m.noise, model, noise), seen, solver, throw=False)
-        free = None if c.free is None else c.free.coefficients - matmul(c.free.carried.T, c.alpha)
-        return c.alpha, free, c.jitter, c.result
+        model = Model(model.kernel, jnp.where(sick, jnp.nan, noise), model.mean, model.trend)
+        c = condition(model, seen, solver, throw=False)
+        weights = c.system.expansion(c.solution)
+        alpha, free = offered(weights, solver, "bagging", "predictions of the form k(x, X) alpha")
+        return alpha, free, c.jitter, c.result
 
     # One after another: the matrices of all members at once would be members × n².
     alpha, free, jitter, result = jax.lax.map(member, (own, counts, sick))
@@ -180,6 +184,15 @@ def _conditioned(
         result = jax.vmap(Result.where)(how == Result.successful, result, how)
         ok = ok & jnp.isfinite(value)
     return Bagged(model, clean, counts, alpha, free, jitter, result, ok, None, fitted is not None)
+
+
+def _definite(model: Model, data: Data) -> Model:
+    """The model with a spline's kernel made definite on all rows, so that its members share one kernel and one trend."""
+    trend = joined_trends(model.kernel.trend(), model.trend)
+    if trend is None:
+        return model
+    x = take(data.x)
+    return Model(model.kernel.definite(x, data.mask), model.noise, model.mean, trend.scaled(x, data.mask))
 
 
 @eqx.filter_jit
@@ -218,21 +231,22 @@ def _out_of_bag(committee: Bagged) -> Bool[Array, "b n"]:
 
 def _safe_members_at(committee: Bagged, x: Rows) -> Float[Array, "b m *p"]:
     """`μ(x) + k_xX alpha_b` for every member; 0 in place of alpha for those that failed, so that no derivative meets NaN."""
-    data, masks = committee.data, committee.data.mask & (committee.counts > 0)
+    data = committee.data
     alpha, free = jax.tree.map(
         lambda leaf: jnp.where(_beside(committee.ok, leaf), leaf, 0.0), (committee.alpha, committee.free)
     )
     own, common = eqx.partition(committee.model, lambda leaf: eqx.is_array(leaf) and committee.is_fitted)
 
     def of_block(block: Rows) -> Array:
-        def member(own: Any, mask: Array, alpha: Array, free: Array | None) -> Array:
-            model = eqx.combine(own, common)
-            values = matmul(model.kernel.gram(data.x, block).T, alpha)
+        def member(own: Any, alpha: Array, free: Array | None) -> Array:
+            model = _definite(eqx.combine(own, common), data)
+            cross = gram_of(model.kernel, data.x, data.mask).cross(block)
+            values = matmul(cross.T, alpha)
             if free is not None:
-                values = values + matmul(free_functions(model.kernel, block, data.x, mask), free)
+                values = values + matmul(model.trend(block), free).reshape(values.shape)
             return values + mean_values(model.mean, block, values)
 
-        return jnp.moveaxis(jax.vmap(member)(own, masks, alpha, free), 0, 1)
+        return jnp.moveaxis(jax.vmap(member)(own, alpha, free), 0, 1)
 
     # The cross-Gram of a common model is not mapped over, and so made once.
     width = data.n * (len(committee) if committee.is_fitted else 1) + alpha[:, 0].size
@@ -255,7 +269,7 @@ def _fits(model: Model, data: Data, counts: Array, key: Any, solver: Any, option
     """Every member's hyperparameters, fitted to the rows that it has seen."""
     if not all(map(is_concrete, jax.tree.leaves((model, data, counts)))):
         raise TypeError("fit_members=True works eagerly; inside jit, grad and vmap, let the members share the model.")
-    if model.noise.ndim:
+    if not is_common(model.noise):
         raise ValueError("fit_members=True needs one noise for all rows; this model has one per row.")
     if options.get("shared"):
         raise ValueError("shared=True makes one fit of all draws: fit the model to the data with kx.fit instead.")

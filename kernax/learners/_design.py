@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, check_finite, is_concrete, matmul
 from kernax.data import Data
-from kernax.kernels import Rows, as_rows
 from kernax.parameters import as_dtype
+from kernax.rows import Rows, as_rows
 from kernax.solvers import Result
 
 _ENTRIES = 2**23

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import matmul
-from kernax.kernels import Rows
 from kernax.learners._members import AbstractMembers
 from kernax.learners._splits import rounding
 from kernax.parameters import as_function
+from kernax.rows import Rows
 
 
 class Entry(eqx.Module):

@@ -10,7 +10,7 @@ the bounds ±C. Classification has ε = 0 and α_i between 0 and C y_i. With the
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,18 +117,20 @@ def _face(
             matrix = gram[rows][:, rows]
         if intercept:
             matrix, right = matrix + level, right + level * total
-        matrix = jnp.where(used[:, None] & used[None, :], matrix, jnp.eye(size, dtype=gram.dtype))
-        factor = factorise_matrix(matrix, jnp.zeros((), gram.dtype), used)
+        system = factorise_matrix(matrix, jnp.zeros((), gram.dtype), used)
         columns = jnp.where(used[:, None], jnp.stack([right, jnp.ones_like(right)], axis=1), 0.0)
         # Twice, the second time for what the first has missed: undoes most of what jitter has changed, where the system has
         # a solution at all. (A loop, since a solve takes long to compile.)
-        solved = jax.lax.fori_loop(0, 2, lambda _, z: z + factor.solve(columns - matmul(matrix, z)), jnp.zeros_like(columns))
+        def refined(_: Any, z: Array) -> Array:
+            return z + system.solve(columns - system.gram.mv(z)).value
+
+        solved = jax.lax.fori_loop(0, 2, refined, jnp.zeros_like(columns))
         sums = jnp.sum(solved, axis=0)
         b = (sums[0] - total) / jnp.where(sums[1] == 0, 1.0, sums[1]) if intercept else jnp.zeros_like(total)
         alpha = jnp.where(used, solved[:, 0] - b * solved[:, 1], 0.0)
         if rows is not None:
             alpha = jnp.zeros_like(values).at[rows].add(alpha)
-        return alpha, jnp.where(count > 0, b, 0.0), factor.jitter
+        return alpha, jnp.where(count > 0, b, 0.0), system.jitter
 
     fitting = sum((count > size).astype(jnp.int32) for size in sizes[:-1])
     return jax.lax.switch(fitting, [partial(of_size, size) for size in sizes])

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kernax._arrays import as_floats, is_concrete, matmul
-from kernax.kernels import whole_number
+from kernax._arrays import as_floats, is_concrete, matmul, whole_number
 from kernax.parameters import Parameter, Parametrised, as_function, positive, real
 
 

@@ -184,12 +184,9 @@ def _attached_jvp(primals, tangents):
     gram = matmul(design.T, design)
     residuals = targets - matmul(value, design.T)
     change = matmul(residuals, d_design) + matmul(d_targets - matmul(value, d_design.T), design) - d_levels[:, None] * signs
-    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
 
     def at_level(of_level: tuple[Array, Array]) -> Array:
         on, change = of_level[0] != 0, of_level[1]
-        moments = jnp.where(on[:, None] & on[None, :], gram, identity)
-        factor = factorise_matrix(moments, jnp.ones((), gram.dtype), on)
-        return jnp.where(on, factor.solve(jnp.where(on, change, 0.0)), 0.0)
+        return factorise_matrix(gram, jnp.zeros((), gram.dtype), on).solve(change).value
 
     return value, jax.lax.map(at_level, (signs, change))

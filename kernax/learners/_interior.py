@@ -82,8 +82,8 @@ def _step(dual: Dual, level: Float[Array, ""], exists: Bool[Array, "2 n"], inter
     missing = above_zero - below_bound - dual.epsilon - _opposed(slope)
     ease = jnp.where(exists, 1.0 / (above_zero / value + below_bound / room), 0.0)
     root = jnp.sqrt(jnp.sum(ease, axis=0))
-    matrix = jnp.eye(root.shape[0], dtype=root.dtype) + root[:, None] * gram * root[None, :]
-    factor = factorise_matrix(matrix, jnp.ones((), root.dtype), jnp.ones(root.shape, bool))
+    # I + √E K √E, which no E makes singular.
+    system = factorise_matrix(root[:, None] * gram * root[None, :], jnp.ones((), root.dtype), jnp.ones(root.shape, bool))
     safe_root = jnp.where(root > 0, root, 1.0)
 
     def direction(corrects: Int[Array, ""], before: tuple[Sides, Float[Array, ""]]) -> tuple[Sides, Float[Array, ""]]:
@@ -98,7 +98,7 @@ def _step(dual: Dual, level: Float[Array, ""], exists: Bool[Array, "2 n"], inter
         pull = missing + to_zero / value - to_bound / room
         right = _difference(ease * pull)
         columns = jnp.stack([jnp.where(root > 0, right / safe_root, 0.0), root], axis=1)
-        inner, against_b = factor.solve(columns).T
+        inner, against_b = system.solve(columns).value.T
         carried = jnp.sum(root * against_b)
         d_b = (jnp.sum(root * inner) + jnp.sum(alpha)) / jnp.where(carried > 0, carried, 1.0)
         d_b = d_b if intercept else jnp.zeros_like(d_b)

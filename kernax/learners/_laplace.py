@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from kernax._arrays import matmul
 from kernax.data import Data
-from kernax.kernels import AbstractKernel, Rows
+from kernax.grams import gram_of
+from kernax.kernels import AbstractKernel
 from kernax.learners._losses import AbstractLoss, Logistic, as_loss
 from kernax.learners._machines import (
     AbstractExpansion,
@@ -34,9 +35,10 @@ from kernax.learners._smooth_machine import (
 )
 from kernax.learners._stationarity import Curvature, Task, curvature
 from kernax.learners._votes import sign
-from kernax.posterior import map_rows, rows_like
+from kernax.posterior import rows_like
+from kernax.rows import Rows, map_rows
 from kernax.selection import log_marginal_likelihood
-from kernax.solvers import AbstractSolver, masked_gram
+from kernax.solvers import AbstractSolver
 
 _MAX_STEPS = 100
 _NODES = np.linspace(-8.0, 8.0, 201)
@@ -168,7 +170,7 @@ class LaplaceGP(AbstractExpansion):
 @eqx.filter_jit
 def _latent(c: LaplaceGP, x: Rows) -> Latent:
     def of_block(block: Rows) -> tuple[Array, Array]:
-        cross = c.data.zero_where_masked(c.model.kernel.gram(c.data.x, block))
+        cross = gram_of(c.model.kernel, c.data.x, c.data.mask).cross(block)
         explained = jnp.sum(cross * c.curvature(cross), axis=0)
         return matmul(cross.T, c.coefficients), c.model.kernel.diag(block) - explained
 
@@ -199,7 +201,7 @@ def _(c: SmoothMachine) -> Float[Array, ""]:
 def _laplace_of_machine(c: SmoothMachine) -> Float[Array, ""]:
     model, counts = c.model, c.data.mask
     usable = jnp.isfinite(c.objective)
-    gram = masked_gram(model.kernel.gram(c.data.x, None), counts)
+    gram = gram_of(model.kernel, c.data.x, counts).dense()
     task = Task(gram, jnp.where(counts, model.C, 0.0), c.data.y, model.loss, intercept=False)
     inner = curvature(task, jnp.where(usable, c.values, 0.0), check_cholesky(c.solver, "KernelMachine").max_jitter)
     return jnp.where(usable, _laplace(c.objective / model.C, inner, model.loss, c.data), jnp.nan)
@@ -208,4 +210,4 @@ def _laplace_of_machine(c: SmoothMachine) -> Float[Array, ""]:
 def _laplace(objective: Float[Array, ""], inner: Curvature, likelihood: AbstractLoss, data: Data) -> Float[Array, ""]:
     """`Σ log p(y_i | f_i) - ½‖f‖² - ½ log det B` at the mode, of which `objective` is `Σ loss_i + ½‖f‖²`."""
     constant = data.count.astype(data.dtype) * likelihood.log_normaliser().astype(data.dtype)
-    return -objective - constant - 0.5 * inner.factor.logdet()
+    return -objective - constant - 0.5 * inner.system.logdet()

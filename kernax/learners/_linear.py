@@ -146,15 +146,13 @@ def _ridge(data: Data, penalty: Float[Array, ""], features: Any, intercept: bool
 def _primal(design: Design, penalty: Float[Array, ""], mask: Bool[Array, " n"]) -> tuple[Array, Array, Any]:
     del mask
     q = design.matrix.shape[1]
-    moments = matmul(design.matrix.T, design.matrix) + penalty * jnp.eye(q, dtype=penalty.dtype)
-    factor = factorise_matrix(moments, penalty, jnp.ones(q, bool))
-    return factor.solve(matmul(design.matrix.T, design.targets)), factor.jitter, factor.result
+    system = factorise_matrix(matmul(design.matrix.T, design.matrix), penalty, jnp.ones(q, bool))
+    return system.solve(matmul(design.matrix.T, design.targets)).value, system.jitter, system.result
 
 
 def _dual(design: Design, penalty: Float[Array, ""], mask: Bool[Array, " n"]) -> tuple[Array, Array, Any]:
-    shifted = matmul(design.matrix, design.matrix.T) + jnp.diag(jnp.where(mask, penalty, 1.0))
-    factor = factorise_matrix(shifted, penalty, mask)
-    return matmul(design.matrix.T, factor.solve(design.targets)), factor.jitter, factor.result
+    system = factorise_matrix(matmul(design.matrix, design.matrix.T), penalty, mask)
+    return matmul(design.matrix.T, system.solve(design.targets).value), system.jitter, system.result
 
 
 def _saddle_point(design: Design, penalty: Float[Array, ""], mask: Bool[Array, " n"]) -> tuple[Array, Array, Any]:

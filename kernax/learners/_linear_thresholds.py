@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
-from kernax.kernels import Rows
 from kernax.learners._members import AbstractMembers, as_columns
 from kernax.learners._splits import least_error_split, sort_columns
+from kernax.rows import Rows
 from kernax.solvers import factorise_matrix
 
 
@@ -50,9 +50,8 @@ class LinearThresholds(AbstractMembers):
         weighted, standard = (jnp.where(varies, part / scale, 0.0) for part in (weighted, centred))
         ridge = jnp.asarray(self.ridge, x.dtype)
         d = x.shape[1]
-        moments = matmul(weighted.T, standard) + ridge * jnp.eye(d, dtype=x.dtype)
-        factor = factorise_matrix(moments, ridge, jnp.ones(d, bool))
-        direction = factor.solve(matmul(weighted.T, y)) / scale
+        system = factorise_matrix(matmul(weighted.T, standard), ridge, jnp.ones(d, bool))
+        direction = system.solve(matmul(weighted.T, y)).value / scale
         heights = matmul(centred, direction)
         # Equal rows need not round to equal heights.
         resolution = 8 * eps * d * jnp.max(jnp.where(weights > 0, jnp.abs(heights), 0.0))

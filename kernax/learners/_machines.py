@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import as_floats, is_concrete, matmul
+from kernax._arrays import as_floats, is_concrete
 from kernax.data import Data
-from kernax.kernels import Rows
+from kernax.grams import gram_of
 from kernax.model import AbstractModel, check_kernel
 from kernax.parameters import Parameter
-from kernax.posterior import map_rows, rows_like
+from kernax.posterior import rows_like
+from kernax.rows import Rows
 from kernax.solvers import AbstractSolver, Cholesky, result_name
 
 
@@ -59,11 +60,11 @@ def as_penalty(C: Any, penalty: Any, name: str) -> Any:
 
 
 def check_machine(model: AbstractMachine) -> None:
-    """Refuse what is no kernel, or one that leaves functions free, and an intercept that is neither there nor not."""
+    """Raise `TypeError` if the kernel is none or leaves functions free, or if the intercept is not a bool."""
     check_kernel(model)
     if not isinstance(model.intercept, bool):
         raise TypeError(f"{type(model).__name__}.intercept must be True or False, got {model.intercept!r}.")
-    if model.kernel.is_conditional:
+    if model.kernel.trend() is not None:
         raise TypeError(
             f"{model.kernel!r} is only conditionally definite, which kx.Model knows to treat and "
             f"{type(model).__name__} does not: take a kernel that is definite, such as kx.Matern32()."
@@ -123,11 +124,8 @@ def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
     # NaN where training failed, but chosen last: multiplied by it, a derivative behind a `where` would be NaN, too.
     ok = jnp.isfinite(c.intercept)
     coefficients, intercept = jnp.where(ok, c.coefficients, 0.0), jnp.where(ok, c.intercept, 0.0)
-
-    def of_block(block: Rows) -> Float[Array, " m"]:
-        return jnp.where(ok, matmul(c.model.kernel.gram(block, c.data.x), coefficients) + intercept, jnp.nan)
-
-    return map_rows(of_block, x, c.data.n)
+    values = gram_of(c.model.kernel, c.data.x, c.data.mask).cross_mv(x, coefficients[:, None])[:, 0]
+    return jnp.where(ok, values + intercept, jnp.nan)
 
 
 def described(c: AbstractExpansion, *numbers: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from kernax.kernels import Rows
+from kernax.rows import Rows
 
 
 class AbstractMembers(eqx.Module):

@@ -110,10 +110,10 @@ def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
         yes, no = jnp.asarray(True), jnp.asarray(False)
         start = _Moves(state.least, state.point, state.norm, yes, no, jnp.asarray(0))
         end = jax.lax.while_loop(lambda moves: moves.helped & (moves.norm > eps**0.75), move, start)
-        factor = inner.factor
+        system = inner.system
         settled = (end.norm <= eps**0.4) & (end.norm > 0.5 * state.norm)
         done = end.last | settled | ~(end.norm > eps**0.75)
-        return _State(end.least, end.point, end.norm, state.steps + 1, factor.jitter, factor.result, done)
+        return _State(end.least, end.point, end.norm, state.steps + 1, system.jitter, system.result, done)
 
     intercept = _best_constant(task) if task.intercept else zero
     fitted = matmul(task.gram, zeros)

@@ -1,5 +1,6 @@
 """L2 boosting: kernel ridge regression of what is left, round after round (Tukey's twicing; Bühlmann & Yu 2003)."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -10,14 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, is_concrete, matmul
 from kernax.data import Data
-from kernax.kernels import Rows, check_same_columns
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model, check_model_and_data, condition
+from kernax.noises import is_common
 from kernax.posterior import mean
-from kernax.posterior._chunks import map_rows, new_rows
-from kernax.posterior._predict import cross_gram, free_values
-from kernax.selection._ridge_path import spectral_factor
-from kernax.solvers import Eigh, ProjectedFactor, Result, is_usable, throw_unless
+from kernax.posterior._new_rows import new_rows
+from kernax.rows import Rows, as_row_dtype, check_same_columns, take
+from kernax.solvers import Eigh, Result, Solution, is_usable, offered, throw_unless
 
 
 class Boosted(eqx.Module):
@@ -28,10 +28,8 @@ class Boosted(eqx.Module):
 
     conditioned: Conditioned
     """The model conditioned on the data: a single round at learning rate 1."""
-    alpha: Float[Array, "t n *p"]
-    """`f_t(x) = μ(x) + k_xX alpha_t`."""
-    free: Float[Array, "t q *p"] | None
-    """What a spline's polynomials are fitted to, `Wᵀ ν Σ_{s<t} r_s` (see `FreePart`)."""
+    solutions: Solution
+    """What each round predicts from: `f_t(x) = μ(x) + k_xX alpha_t`, as the conditioned model's System answers it."""
     learning_rate: Float[Array, ""]
     num_rounds: Int[Array, ""]
     training_error: Float[Array, " t"]
@@ -45,28 +43,24 @@ class Boosted(eqx.Module):
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
         """The function after `num_rounds` rounds, O(n) a row."""
-        return jnp.where(self.ok, mean(self._after(self.num_rounds), x), jnp.nan)
+        solution = jax.tree.map(lambda leaf: leaf[self.num_rounds], self.solutions)
+        values = mean(dataclasses.replace(self.conditioned, solution=solution), x)
+        return jnp.where(self.ok, values, jnp.nan)
 
     def staged(self, x: Any) -> Float[Array, "t m *p"]:
-        """The function after 0, 1, 2, … rounds, from one cross-Gram matrix."""
-        values = _staged(self.conditioned, *self._safe, new_rows(self.conditioned, x))
+        """The function after 0, 1, 2, … rounds."""
+        values = _staged(self.conditioned, self.solutions, new_rows(self.conditioned, x))
         return jnp.where(self.ok, values, jnp.nan)
+
+    @property
+    def alpha(self) -> Float[Array, "t n *p"]:
+        """The coefficients of each round; NaN if conditioning failed."""
+        return jnp.where(self.ok, self.solutions.value, jnp.nan)
 
     @property
     def ok(self) -> Bool[Array, "..."]:
         """Whether there are numbers behind `result`."""
         return is_usable(self.conditioned.result)
-
-    def _after(self, rounds: Int[Array, ""]) -> Conditioned:
-        """Conditioned with the coefficients of a round, for predictions of the mean only."""
-        alpha, free = self._safe
-        c = eqx.tree_at(lambda c: c.alpha, self.conditioned, alpha[rounds])
-        return c if free is None else eqx.tree_at(lambda c: c.free.coefficients, c, free[rounds])
-
-    @property
-    def _safe(self) -> tuple[Any, Any]:
-        """The coefficients without NaN, which no derivative behind a user's `where(ok, …)` is to meet."""
-        return jax.tree.map(lambda leaf: jnp.where(self.ok, leaf, 0.0), (self.alpha, self.free))
 
     def __repr__(self):
         chosen = f"{int(self.num_rounds)} of " if is_concrete(self.num_rounds) and not self.num_rounds.ndim else ""
@@ -100,7 +94,7 @@ def boosted(
     check_model_and_data(model, data, "boosted")
     if not isinstance(model, Model):
         raise TypeError(f"boosted wants a kx.Model, which fits residuals by least squares, got {model!r}.")
-    if model.noise.ndim:
+    if not is_common(model.noise):
         raise ValueError("boosted needs one noise for all rows; this model has one per row.")
     _check_whole(rounds, "rounds")
     if patience is not None:
@@ -127,31 +121,32 @@ def _boosted(
 ) -> Boosted:
     c = condition(model, data, Eigh(), throw=False)
     rate = rate.astype(c.data.dtype)
-    shift = c.model.noise + c.jitter
+    shift = c.system.noise + c.jitter
     shrinkage, multiplicity = _shrinkage(c, rate, shift)
-    start = c.data.zero_where_masked(c.data.y - mean_values(c.model.mean, c.data.x, c.data.y))
-    # Zeros in place of NaN until the end, as in `_safe`.
     sound = is_usable(c.result)
 
-    def one_round(state: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        residual, fitted_to, alpha, left = state
-        step = jnp.where(sound, c.factor.solve(residual), 0.0)
+    def one_round(state: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        residual, total, left = state
+        # Zeros in place of NaN until the end: no derivative behind a user's `where(ok, …)` is to meet it.
+        step = jax.tree.map(lambda leaf: jnp.where(sound, leaf, 0.0), _numbers(c.system.solve(residual)))
         # (I - H) r = noise·K̃⁻¹ r, without the loss of digits of a difference.
-        after = (1.0 - rate) * residual + rate * shift * step, fitted_to + rate * residual, alpha + rate * step
-        return (*after, left * shrinkage), state
+        after = (1.0 - rate) * residual + rate * shift * step.value
+        # Solutions are linear in what they solve for: their sum is the solution for the sum.
+        total_after = jax.tree.map(lambda old, new: old + rate * new, total, step)
+        return (after, total_after, left * shrinkage), state
 
-    zero = jnp.zeros_like(start)
-    _, (residuals, fitted_to, alpha, left) = jax.lax.scan(
-        one_round, (start, zero, zero, jnp.ones_like(shrinkage)), None, length=rounds + 1
+    nothing = jax.tree.map(jnp.zeros_like, _numbers(c.solution))
+    _, (residuals, solutions, left) = jax.lax.scan(
+        one_round, (c.residual, nothing, jnp.ones_like(shrinkage)), None, length=rounds + 1
     )
     count = c.data.count.astype(c.data.dtype)
     remaining = matmul(left, multiplicity)
     training_error = jnp.sum(residuals**2, axis=tuple(range(1, residuals.ndim))) / (count * c.data.num_outputs)
     share = remaining / count
     gcv = jnp.where(share > 0, training_error / jnp.where(share > 0, share, 1.0) ** 2, jnp.nan)
-    free = None if c.free is None else jnp.einsum("nq,tn...->tq...", c.free.weights, fitted_to, precision="highest")
-
-    error = None if validation is None else _validation_error(c, alpha, free, validation)
+    every = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (rounds + 1, *jnp.shape(leaf))), c.solution.result)
+    solutions = solutions._replace(result=every, steps=jnp.zeros(rounds + 1, int))
+    error = None if validation is None else _validation_error(c, solutions, validation)
     scores = {"gcv": gcv, "validation": error, None: None}[by]
     chosen = jnp.asarray(rounds) if scores is None else _least(jax.lax.stop_gradient(scores), patience)
     result = Result.successful
@@ -169,8 +164,7 @@ def _boosted(
 
     return Boosted(
         conditioned=c,
-        alpha=or_nan(alpha),
-        free=or_nan(free),
+        solutions=solutions,
         learning_rate=rate,
         num_rounds=chosen,
         training_error=or_nan(training_error),
@@ -181,49 +175,43 @@ def _boosted(
     )
 
 
+def _numbers(solution: Solution) -> Solution:
+    """The parts of a solution that are linear in what it solves for."""
+    kept = eqx.filter(solution.kept, eqx.is_inexact_array)
+    return Solution(solution.value, None, None, kept)
+
+
 def _shrinkage(c: Conditioned, rate: Float[Array, ""], shift: Float[Array, ""]) -> tuple[Array, Array]:
     """The eigenvalues of `I - νH`, and how often each counts in a trace."""
-    factor = spectral_factor(c)
-    spectrum = factor.spectrum
-    counts = spectrum.counts & is_usable(c.result)
-    values = jnp.where(counts, _eigenvalues(factor.gram, spectrum.vectors, spectrum.values), 1.0)
-    multiplicity = counts.astype(values.dtype)
-    shift = jnp.where(is_usable(c.result), shift, 1.0)
-    shrinkage = 1.0 - rate * values / (values + shift)
-    if isinstance(c.factor, ProjectedFactor):
-        # Its matrix has the level in place of the free directions, in which H is the identity.
-        level, number = c.factor.projection.level, c.factor.projection.basis.shape[1]
-        shrinkage = jnp.concatenate([shrinkage, jnp.stack([1.0 - rate * level / (level + shift), 1.0 - rate])])
-        multiplicity = jnp.concatenate([multiplicity, jnp.asarray([-number, number], values.dtype)])
+    values = offered(c.system.eigenvalues(), c.solver, "boosting", "the eigenvalues of the kernel matrix")
+    counts = ~jnp.isnan(values) & is_usable(c.result)
+    values, shift = jnp.where(counts, values, 1.0), jnp.where(is_usable(c.result), shift, 1.0)
+    shrinkage, multiplicity = 1.0 - rate * values / (values + shift), counts.astype(values.dtype)
+    if c.system.num_free:
+        # K has the eigenvalue 0 in the free directions, in which H is the identity.
+        free = jnp.asarray([1.0, -1.0], values.dtype) * c.system.num_free
+        shrinkage = jnp.concatenate([shrinkage, jnp.stack([1.0 - rate, jnp.ones_like(rate)])])
+        multiplicity = jnp.concatenate([multiplicity, free])
     return shrinkage, multiplicity
 
 
-@jax.custom_jvp
-def _eigenvalues(gram: Float[Array, "n n"], vectors: Float[Array, "n n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
-    return values
-
-
-@_eigenvalues.defjvp
-def _eigenvalues_jvp(primals, tangents):
-    # `vᵀ δK v`. Of equal eigenvalues only the sum is right, and a trace asks for no more.
-    (gram, vectors, values), (d_gram, _, _) = primals, tangents
-    return _eigenvalues(gram, vectors, values), jnp.sum(vectors * matmul(d_gram, vectors), axis=0)
-
-
 @eqx.filter_jit
-def _staged(c: Conditioned, alpha: Array, free: Array | None, x: Rows) -> Float[Array, "t m *p"]:
-    def of_block(block: Rows) -> Array:
-        values = jnp.einsum("nm,tn...->tm...", cross_gram(c, block), alpha, precision="highest")
-        if free is not None:
-            values = values + jnp.einsum("mq,tq...->tm...", free_values(c, block), free, precision="highest")
-        return jnp.moveaxis(values + mean_values(c.model.mean, block, values[0]), 0, 1)
+def _staged(c: Conditioned, solutions: Solution, x: Rows) -> Float[Array, "t m *p"]:
+    rounds, outputs = solutions.value.shape[0], c.data.num_outputs
 
-    return jnp.moveaxis(map_rows(of_block, x, c.data.n + alpha[:, 0].size), 1, 0)
+    def beside(leaf: Array) -> Array:
+        """The rounds as columns of one solution, after which all of them share one cross-Gram matrix."""
+        return jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], rounds * outputs)
+
+    value = solutions.value.reshape(rounds, c.data.n, outputs)
+    joint = jax.tree.map(beside, _numbers(solutions._replace(value=value)))
+    values = c.system.mean(x, joint).reshape(-1, rounds, *c.residual.shape[1:])
+    return jnp.moveaxis(values, 1, 0) + mean_values(c.model.mean, x, values[:, 0])
 
 
-def _validation_error(c: Conditioned, alpha: Array, free: Array | None, validation: Data) -> Float[Array, " t"]:
-    x, y = jax.tree.map(lambda leaf: leaf.astype(c.data.dtype), (validation.x, validation.y))
-    values = _staged(c, alpha, free, x)
+def _validation_error(c: Conditioned, solutions: Solution, validation: Data) -> Float[Array, " t"]:
+    x, y = as_row_dtype(take(validation.x), c.data.dtype), validation.y.astype(c.data.dtype)
+    values = _staged(c, solutions, x)
     errors = jax.vmap(lambda stage: validation.zero_where_masked(y - stage))(values)
     return jnp.sum(errors**2, axis=tuple(range(1, errors.ndim))) / (validation.count * validation.num_outputs)
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
+from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
 from kernax.learners._losses import AbstractLoss, Logistic, as_loss
 from kernax.learners._machines import (
@@ -26,7 +27,8 @@ from kernax.learners._newton import minimise
 from kernax.learners._stationarity import Curvature, Task, attached, curvature
 from kernax.learners._votes import sign
 from kernax.parameters import Parameter, positive
-from kernax.solvers import AbstractSolver, Cholesky, Result, masked_gram
+from kernax.rows import take
+from kernax.solvers import AbstractSolver, Cholesky, Result
 
 
 class KernelMachine(AbstractMachine):
@@ -162,7 +164,7 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
 def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:
     """The kernel with starting values for functions as large as the loss expects them."""
     spread = loss.spread(data.y, data.mask)
-    return kernel.initialised(data.x, data.mask, jnp.where(jnp.isfinite(spread) & (spread > 0), spread, 1.0))
+    return kernel.initialised(take(data.x), data.mask, jnp.where(jnp.isfinite(spread) & (spread > 0), spread, 1.0))
 
 
 class Solved(NamedTuple):
@@ -197,7 +199,7 @@ def solve(
     # Traced values could not be refused. Harmless ones stand in, so that no derivative behind a `where` meets them.
     penalty = jnp.where(positive_penalty, model.penalty, 1.0).astype(data.dtype)
     targets = jnp.where(allowed & counts, data.y, 1.0)
-    gram = masked_gram(model.kernel.gram(data.x, None), counts)
+    gram = gram_of(model.kernel, data.x, counts).dense()
     task = Task(gram, jnp.where(counts, 0.5 / penalty, 0.0), targets, loss, model.intercept)
 
     found = minimise(task, max_steps, cholesky.max_jitter)
@@ -215,11 +217,11 @@ def solve(
     if keep_curvature:
         start = jax.lax.stop_gradient((task, alpha, intercept))
         inner = curvature(start[0], start[0].values(*start[1:]), cholesky.max_jitter)
-    raw = None if inner is None else inner.factor
-    alpha, intercept = attached(task, alpha, intercept, cholesky.max_jitter, raw)
+    known = None if inner is None else inner.system
+    alpha, intercept = attached(task, alpha, intercept, cholesky.max_jitter, known)
     values = task.values(alpha, intercept)
     if inner is not None:
-        inner = curvature(task, values, cholesky.max_jitter, raw)
+        inner = curvature(task, values, cholesky.max_jitter, known)
     losses, norm_squared = task.losses(values), jnp.sum(alpha * (values - intercept))
 
     def or_nan(part: Array) -> Array:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
 from kernax.learners._losses import AbstractLoss, row_curvatures, row_losses, row_slopes
-from kernax.solvers import DenseFactor, factorise_matrix
+from kernax.solvers import CholeskySystem, factorise_matrix
 
 Scalar = Float[Array, ""]
 Row = Float[Array, " n"]
@@ -55,15 +55,15 @@ class Task(eqx.Module):
 
 
 class Curvature(eqx.Module):
-    """`S = √W B⁻¹ √W`, as the factor of B and the roots of W."""
+    """`S = √W B⁻¹ √W`, as the System of `B = I + √W K √W` and the roots of W."""
 
     roots: Row
-    factor: DenseFactor
+    system: CholeskySystem
 
     def __call__(self, v: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
         """`S v`."""
         roots = self.roots if v.ndim == 1 else self.roots[:, None]
-        return roots * self.factor.solve(roots * v)
+        return roots * self.system.solve(roots * v).value
 
     def along(self, task: Task) -> Row | None:
         """`S1`: what a change of the intercept meets; None without one."""
@@ -71,18 +71,18 @@ class Curvature(eqx.Module):
 
 
 def curvature(
-    task: Task, values: Row, max_jitter: float | None, raw: DenseFactor | None = None, least: Row | None = None
+    task: Task, values: Row, max_jitter: float | None, known: CholeskySystem | None = None, least: Row | None = None
 ) -> Curvature:
-    """S at these values, with no W below `least`; O(n³/3). With `raw`, a factor of the same numbers, only the derivatives
-    are new."""
+    """S at these values, with no W below `least`; O(n³/3). If the System of the same numbers is `known`, only the
+    derivatives are new, and nothing is factorised."""
     weights = task.curvatures(values) if least is None else jnp.maximum(task.curvatures(values), least)
     # The root's slope at 0 is infinite; there the weight itself does not move.
     roots = jnp.where(weights > 0, jnp.sqrt(jnp.where(weights > 0, weights, 1.0)), 0.0)
-    matrix = roots[:, None] * task.gram * roots[None, :] + jnp.eye(roots.shape[0], dtype=roots.dtype)
-    if raw is not None:
-        matrix = matrix + raw.jitter * jnp.eye(roots.shape[0], dtype=roots.dtype)
-        return Curvature(roots, DenseFactor(matrix, raw.raw, raw.mask, raw.jitter, raw.result))
-    return Curvature(roots, factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(roots.shape, bool), max_jitter))
+    matrix = roots[:, None] * task.gram * roots[None, :]
+    if known is not None:
+        return Curvature(roots, eqx.tree_at(lambda system: system.gram.matrix, known, matrix))
+    # Rows that do not count have a weight of 0, so a row of the identity: no jitter belongs there.
+    return Curvature(roots, factorise_matrix(matrix, jnp.ones((), matrix.dtype), task.weights > 0, max_jitter))
 
 
 class Direction(NamedTuple):
@@ -106,21 +106,26 @@ def newton_step(task: Task, inner: Curvature, along: Row | None, residual: Row, 
     return Direction(alpha, intercept, matmul(task.gram, alpha))
 
 
-def attached(task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None, raw: DenseFactor | None = None) -> Any:
-    """α and b with the derivatives that they have as functions of everything in `task`, of any order: at the minimum
-    `(I + WK)δα + Wδb = δρ` with `Σδα = 0`, one more system like that of a step. Nothing, if they are not asked for."""
+def attached(
+    task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None, known: CholeskySystem | None = None
+) -> Any:
+    """α and b with the derivatives that they have as functions of everything in `task`, of any order.
+
+    At the minimum `(I + WK)δα + Wδb = δρ` with `Σδα = 0`: one more system like that of a step. It costs nothing unless
+    differentiated.
+    """
     arrays, static = eqx.partition(task, eqx.is_inexact_array)
     constants = jax.lax.stop_gradient((alpha, intercept))
 
     @jax.custom_jvp
-    def at_minimum(arrays: Any, constants: Any, raw: Any) -> Any:
+    def at_minimum(arrays: Any, constants: Any, known: Any) -> Any:
         return constants
 
     @at_minimum.defjvp
     def _(primals, tangents):
-        arrays, constants, raw = primals
+        arrays, constants, known = primals
         # Not the constants: differentiated once more, these must still depend on the arrays.
-        alpha, intercept = at_minimum(arrays, constants, raw)
+        alpha, intercept = at_minimum(arrays, constants, known)
 
         def residual(arrays: Any) -> Row:
             task: Task = eqx.combine(arrays, static)
@@ -128,8 +133,8 @@ def attached(task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None
 
         _, change = jax.jvp(residual, (arrays,), (tangents[0],))
         task = eqx.combine(arrays, static)
-        inner = curvature(task, task.values(alpha, intercept), max_jitter, raw)
+        inner = curvature(task, task.values(alpha, intercept), max_jitter, known)
         step = newton_step(task, inner, inner.along(task), change, jnp.zeros_like(intercept), 0.0)
         return (alpha, intercept), (step.alpha, step.intercept)
 
-    return at_minimum(arrays, constants, raw)
+    return at_minimum(arrays, constants, known)

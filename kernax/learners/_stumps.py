@@ -4,9 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from kernax.kernels import Rows
 from kernax.learners._members import AbstractMembers, as_columns
 from kernax.learners._splits import Sorted, is_above, least_error_split, sort_columns
+from kernax.rows import Rows
 
 
 class Stump(eqx.Module):

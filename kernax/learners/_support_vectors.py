@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete, matmul
 from kernax.data import Data
+from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
 from kernax.learners._design import as_row_weights
 from kernax.learners._dual import Dual, attached, kkt_residual, places, slopes
@@ -231,7 +232,7 @@ def _solved(
     max_steps: Int[Array, ""],
 ) -> SupportVectors:
     check_cholesky(solver, type(model).__name__)
-    gram, bound = model.kernel.gram(data.x, None), model.C if weights is None else weights * model.C
+    gram, bound = gram_of(model.kernel, data.x, data.mask).dense(), model.C if weights is None else weights * model.C
     bound = data.zero_where_masked(jnp.broadcast_to(bound, data.y.shape))
     dual = model.dual(gram, data, bound)
     # What was traced could not be refused.

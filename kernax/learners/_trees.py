@@ -5,9 +5,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from kernax.kernels import Rows, whole_number
+from kernax._arrays import whole_number
 from kernax.learners._members import AbstractMembers, as_columns
 from kernax.learners._splits import Sorted, is_above, purest_split, rounding, sort_columns
+from kernax.rows import Rows
 
 
 class Tree(eqx.Module):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
-from kernax.kernels import Rows
 from kernax.parameters import Parameter, Parametrised, as_function, real
+from kernax.rows import Rows
 
 
 class Zero(Parametrised):

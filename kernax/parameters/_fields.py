@@ -43,9 +43,14 @@ def positive(
     return _parameter(Positive(floor, ceiling), default, unit, scalar)
 
 
-def non_negative(*, default: Any = _REQUIRED, scalar: bool = False, unit: str = "") -> Any:
-    """Like `positive`, but 0 may be stored. A parameter that is 0 cannot be fitted: freeze it or start above."""
-    return _parameter(Positive(zero_allowed=True), default, unit, scalar)
+def non_negative(
+    *, default: Any = _REQUIRED, scalar: bool = False, unit: str = "", converter: Callable[[Any], Any] | None = None
+) -> Any:
+    """Like `positive`, but 0 may be stored. A parameter that is 0 cannot be fitted: freeze it or start above.
+
+    `converter` takes the place of the check that the value is a number: for a field that also takes modules.
+    """
+    return _parameter(Positive(zero_allowed=True), default, unit, scalar, converter)
 
 
 def real(*, default: Any = _REQUIRED, unit: str = "") -> Any:
@@ -58,9 +63,16 @@ def interval(lower: float, upper: float, *, default: Any = _REQUIRED, unit: str 
     return _parameter(Interval(lower, upper), default, unit)
 
 
-def _parameter(bijector: AbstractBijector, default: Any, unit: str, scalar: bool = False) -> Any:
+def _parameter(
+    bijector: AbstractBijector,
+    default: Any,
+    unit: str,
+    scalar: bool = False,
+    converter: Callable[[Any], Any] | None = None,
+) -> Any:
     metadata = {"bijector": bijector, "scalar": scalar, "unit": unit}
-    return eqx.field(converter=_AsParameter(), default=default, metadata=metadata)
+    converter = _AsParameter() if converter is None else converter
+    return eqx.field(converter=converter, default=default, metadata=metadata)
 
 
 class _AsParameter:
@@ -99,7 +111,7 @@ class Parametrised(eqx.Module):
         for field in dataclasses.fields(self):
             bijector = field.metadata.get("bijector")
             value = getattr(self, field.name, None)
-            if bijector is None or value is None:
+            if bijector is None or not eqx.is_array(value):
                 continue
             name = f"{type(self).__name__}.{field.name}"
             if field.metadata["scalar"] and value.ndim:
@@ -111,8 +123,8 @@ class Parametrised(eqx.Module):
     def __repr__(self):
         parts = []
         for field in dataclasses.fields(self):
-            if field.repr:
-                value = getattr(self, field.name, None)
+            value = getattr(self, field.name, None)
+            if field.repr and value is not None:
                 parts.append(f"{field.name}={_shown(value)}")
         return f"{type(self).__name__}({', '.join(parts)})"
 

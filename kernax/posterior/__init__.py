@@ -1,7 +1,7 @@
-"""What a conditioned model says of new points: predictions, samples, bounds."""
+"""What a conditioned model says about new points: predictions, samples, bounds."""
 
 from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm, safe_sqrt
-from kernax.posterior._chunks import map_rows, rows_like
+from kernax.posterior._new_rows import rows_like
 from kernax.posterior._predict import (
     Prediction,
     covariance,
@@ -18,7 +18,6 @@ __all__ = [
     "covariance",
     "data_norm_squared",
     "error_bound",
-    "map_rows",
     "mean",
     "negative_log_predictive_density",
     "normal_negative_log_density",

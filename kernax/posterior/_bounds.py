@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import is_concrete, matmul
-from kernax.means import mean_values
+from kernax._arrays import is_concrete
 from kernax.model import Conditioned
-from kernax.posterior._chunks import map_rows
-from kernax.posterior._predict import plain_cross_gram, variance
+from kernax.posterior._predict import variance
+from kernax.rows import take
 
 
 def power_function(c: Conditioned, x: Any) -> Float[Array, " m"]:
@@ -45,8 +44,7 @@ def error_bound(c: Conditioned, x: Any, norm: float | Float[Array, "*p"]) -> Flo
 
 def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
     """`(y-μ)ᵀ (K + noise·I)⁻¹ (y-μ)`."""
-    residual = c.data.zero_where_masked(c.data.y - mean_values(c.model.mean, c.data.x, c.data.y))
-    return c.factor.quadratic(residual, c.alpha)
+    return jnp.sum(c.residual * c.alpha, axis=0)
 
 
 def rkhs_norm(c: Conditioned) -> Float[Array, "*p"]:
@@ -71,8 +69,8 @@ def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
 
 @eqx.filter_jit
 def _rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
-    values = map_rows(lambda block: matmul(plain_cross_gram(c, block).T, c.alpha), d.data.x, c.data.n)
-    return jnp.sum(values * d.alpha, axis=0)
+    values = c.system.gram.cross_mv(take(d.data.x), c.alpha.reshape(c.data.n, -1))
+    return jnp.sum(values.reshape(d.alpha.shape) * d.alpha, axis=0)
 
 
 def safe_sqrt(value: Array) -> Array:

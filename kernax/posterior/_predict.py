@@ -6,60 +6,116 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from kernax._arrays import as_floats, check_finite, matmul
-from kernax.kernels import Rows, free_functions
+from kernax._arrays import as_floats, check_finite
 from kernax.means import mean_values
-from kernax.model import Conditioned, Model, check_conditioned
-from kernax.posterior._chunks import map_rows, new_rows
+from kernax.model import Conditioned, check_conditioned
+from kernax.noises import check_noise, is_per_row, noise_at
+from kernax.posterior._new_rows import new_rows
+from kernax.rows import Rows
+from kernax.solvers import worse
 
 
 class Prediction(NamedTuple):
-    """Mean and variance at each test row."""
+    """Mean and variance at new inputs, and how their computation ended."""
 
     mean: Float[Array, "m *p"]
     variance: Float[Array, " m"]
     num_clamped: Int[Array, ""]
     """How many variances rounding had made negative; they are 0 here."""
+    result: Any
+    """How the computation ended: an iterative solver may fail at prediction, too."""
 
 
 def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
-    """`μ(x) + k_xX alpha`: the GP's posterior mean, which is the answer of kernel ridge regression. O(n) a row."""
+    """Posterior mean at new inputs, which is also the answer of kernel ridge regression.
+
+    Computes `μ(x) + k(x, X) alpha` in blocks, so that memory stays bounded. O(n) a row with direct solvers.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, from [`kernax.condition`][].
+    - `x`: new inputs, `(m, d)`.
+
+    **Returns:**
+
+    An array of shape `(m,)`, or `(m, p)` for p outputs.
+    """
     return _mean(c, new_rows(c, x))
 
 
 def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
-    """`k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx`, O(n²) a row: of the function, or with `noisy=True` of a new observation.
+    """Posterior variance at new inputs.
 
-    Rounding can make it negative where the data pin the function down; it is 0 there (`predict` counts them).
+    Computes `k(x, x) - k(x, X) (K + noise·I)⁻¹ k(X, x)` row by row, in blocks, so that memory stays bounded. O(n²) a row
+    with direct solvers.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, from [`kernax.condition`][].
+    - `x`: new inputs, `(m, d)`.
+    - `noisy`: add the noise variance, for the spread of a new observation instead of the function.
+
+    **Returns:**
+
+    An array of shape `(m,)`. Rounding errors that would make an entry negative are clamped at 0.
     """
     return predict(c, x, noisy=noisy).variance
 
 
 def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
-    """Mean and variance together, from one cross-Gram matrix."""
+    """Posterior mean and variance at new inputs.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, from [`kernax.condition`][].
+    - `x`: new inputs, `(m, d)`.
+    - `noisy`: add the noise variance, for the spread of a new observation instead of the function.
+
+    **Returns:**
+
+    A `Prediction` with `mean`, `variance`, `num_clamped` and `result`.
+    """
     check_conditioned(c)
-    if noisy:
-        check_common_noise(c.model)
-    return _predict(c, new_rows(c, x), noisy)
+    return _predict(c, _observed_rows(c, x, noisy), noisy)
 
 
 def covariance(c: Any, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:
-    """`k(x,z) - k_xX (K + noise·I)⁻¹ k_Xz`; `z` defaults to `x`, and only then may `noisy` add the noise's diagonal."""
+    """Posterior covariance between new inputs.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, from [`kernax.condition`][].
+    - `x`: new inputs, `(m, d)`.
+    - `z`: other new inputs, `(k, d)`; x itself if not given.
+    - `noisy`: add the noise variance to the diagonal; only without `z`.
+
+    **Returns:**
+
+    A matrix of shape `(m, k)`, symmetric if `z` is not given.
+    """
     if noisy and z is not None:
         raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
     check_conditioned(c)
-    if noisy:
-        check_common_noise(c.model)
-    x = new_rows(c, x)
-    matrix = _covariance(c, x, None if z is None else new_rows(c, z, "z"))
-    return matrix + c.model.noise * jnp.eye(matrix.shape[0], dtype=matrix.dtype) if noisy else matrix
+    return _covariance(c, _observed_rows(c, x, noisy), None if z is None else new_rows(c, z, "z"), noisy)
 
 
 def negative_log_predictive_density(c: Conditioned, x: Any, y: Any) -> Float[Array, ""]:
-    """The mean over test rows (and outputs) of `-log p(y | data)`, noise included: small is good."""
+    """Mean negative log density of new observations, noise included. Smaller is better.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+    - `x`: new inputs, `(m, d)`.
+    - `y`: new targets, in the shape of the predictions.
+
+    **Returns:**
+
+    The mean of `-log p(y | data)` over rows and outputs.
+    """
     y = as_floats(y, "y")
     check_finite(y, "y")
-    mu, var, _ = predict(c, x, noisy=True)
+    prediction = predict(c, x, noisy=True)
+    mu, var = prediction.mean, prediction.variance
     y = y.astype(mu.dtype)
     if y.shape != mu.shape:
         raise ValueError(f"y has shape {y.shape}, but the predictions have {mu.shape}.")
@@ -74,101 +130,36 @@ def normal_negative_log_density(error: Array, variance: Array) -> Array:
     return jnp.where(positive, value, jnp.where(error == 0, -jnp.inf, jnp.inf))
 
 
-def check_common_noise(model: Model) -> None:
-    """Refuse noise given per training row where the noise of new rows is asked for."""
-    if model.noise.ndim:
-        raise ValueError(
-            "the model's noise is given per training row and says nothing of new rows: add theirs to the answer."
-        )
-
-
-def cross_gram(c: Conditioned, x: Rows) -> Float[Array, "n m"]:
-    """`k(X, x)` with zero rows where the data is masked; for splines, less what their polynomials explain of it."""
-    cross = plain_cross_gram(c, x)
-    return cross if c.free is None else cross - matmul(c.free.carried, free_values(c, x).T)
-
-
-def plain_cross_gram(c: Conditioned, x: Rows) -> Float[Array, "n m"]:
-    """`k(X, x)` with zero rows where the data is masked."""
-    return c.data.zero_where_masked(c.model.kernel.gram(c.data.x, x))
-
-
-def free_values(c: Conditioned, x: Rows) -> Float[Array, "m q"]:
-    """A spline's free functions at x."""
-    return free_functions(c.model.kernel, x, c.data.x, c.data.mask)
-
-
-def _prior_variance(c: Conditioned, x: Rows, cross: Float[Array, "n m"]) -> Float[Array, " m"]:
-    """`k(x,x)`; for splines the variance of `f(x) - w(x)ᵀy`, the error of the free functions alone, from `cross_gram`."""
-    own = c.model.kernel.diag(x)
-    if c.free is None:
-        return own
-    values = free_values(c, x)
-    # k - 2wᵀk_X + wᵀK̃w = k - 2wᵀ(k_X - K̃w) - wᵀK̃w
-    weighted = jnp.sum(matmul(c.free.weights, values.T) * cross, axis=0)
-    return own - 2.0 * weighted - jnp.sum(values * matmul(values, matmul(c.free.weights.T, c.free.carried)), axis=1)
-
-
-def _prior_covariance(
-    c: Conditioned, x: Rows, z: Rows | None, cross_x: Float[Array, "n m"], cross_z: Float[Array, "n k"]
-) -> Float[Array, "m k"]:
-    """`k(x,z)`; for splines the covariance of the errors of the free functions alone."""
-    own = c.model.kernel.gram(x, z)
-    if c.free is None:
-        return own
-    left, right = free_values(c, x), free_values(c, x if z is None else z)
-    mixed = matmul(matmul(left, c.free.weights.T), cross_z) + matmul(cross_x.T, matmul(c.free.weights, right.T))
-    return own - mixed - matmul(left, matmul(matmul(c.free.weights.T, c.free.carried), right.T))
+def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:
+    """New rows; if they are to be observed, the model must know their noise."""
+    x = new_rows(c, x)
+    if noisy:
+        if not is_per_row(c.model.noise):
+            check_noise(c.model.noise, x)
+        noise_at(c.model.noise, x, c.data.dtype)
+    return x
 
 
 @eqx.filter_jit
 def _mean(c: Conditioned, x: Rows) -> Float[Array, "m *p"]:
-    def of_block(block: Rows) -> Array:
-        return _mean_from(c, block, cross_gram(c, block))
-
-    return map_rows(of_block, x, c.data.n)
+    values = c.system.mean(x, c.solution)
+    return values + mean_values(c.model.mean, x, values)
 
 
 @eqx.filter_jit
 def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
-    def of_block(block: Rows) -> tuple[Array, Array]:
-        cross = cross_gram(c, block)
-        explained = jnp.sum(cross * _zero_if_failed(c, c.factor.solve(cross)), axis=0)
-        return _mean_from(c, block, cross), _or_nan(c, _prior_variance(c, block, cross) - explained)
-
-    # Four blocks of the cross-Gram's size live at once: it, two solves, and a product.
-    mu, var = map_rows(of_block, x, 4 * c.data.n)
-    num_clamped = jnp.sum(var < 0)
-    var = jnp.where(var < 0, 0.0, var)
-    return Prediction(mu, var + c.model.noise if noisy else var, num_clamped)
-
-
-def _mean_from(c: Conditioned, block: Rows, cross: Float[Array, "n m"]) -> Array:
-    values = matmul(cross.T, _zero_if_failed(c, c.alpha))
-    if c.free is not None:
-        values = values + matmul(free_values(c, block), c.free.coefficients)
-    return _or_nan(c, values + mean_values(c.model.mean, block, values))
-
-
-def _zero_if_failed(c: Conditioned, solved: Array) -> Array:
-    """What a failed factorisation makes NaN, as 0: multiplied by NaN, a derivative behind a user's `where(ok, …)` is NaN."""
-    return jnp.where(c.ok, solved, 0.0)
-
-
-def _or_nan(c: Conditioned, answer: Array) -> Array:
-    """The answer, NaN if conditioning failed: chosen last."""
-    return jnp.where(c.ok, answer, jnp.nan)
+    spread = c.system.variance(x)
+    value, num_clamped = spread.value, jnp.sum(spread.value < 0)
+    value = jnp.where(value < 0, 0.0, value)
+    if noisy:
+        value = value + noise_at(c.model.noise, x, c.data.dtype)
+    return Prediction(_mean(c, x), value, num_clamped, worse(c.result, spread.result))
 
 
 @eqx.filter_jit
-def _covariance(c: Conditioned, x: Rows, z: Rows | None) -> Float[Array, "m k"]:
-    cross = cross_gram(c, x)
-    if z is None:
-        matrix = _prior_covariance(c, x, None, cross, cross) - matmul(cross.T, c.factor.solve(cross))
-        return 0.5 * (matrix + matrix.T)
-
-    def of_block(block: Rows) -> Array:
-        other = cross_gram(c, block)
-        return _prior_covariance(c, block, x, other, cross) - matmul(c.factor.solve(other).T, cross)
-
-    return map_rows(of_block, z, 2 * c.data.n).T
+def _covariance(c: Conditioned, x: Rows, z: Rows | None, noisy: bool) -> Float[Array, "m k"]:
+    matrix = c.system.covariance(x, z).value
+    if noisy:
+        noise = noise_at(c.model.noise, x, c.data.dtype)
+        matrix = matrix + jnp.diag(jnp.broadcast_to(noise, matrix.shape[:1]))
+    return matrix

@@ -8,41 +8,54 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kernax._arrays import check_finite, matmul
-from kernax.kernels import Rows, as_rows, num_rows
 from kernax.model import Conditioned, Model
+from kernax.noises import noise_at
 from kernax.parameters import as_dtype
-from kernax.posterior._predict import check_common_noise, covariance, mean
+from kernax.posterior._predict import covariance, mean
+from kernax.rows import Rows, as_rows, num_rows, row_dtype, take
 from kernax.solvers import draw_root
 
 
 def sample(
     source: Model | Conditioned, x: Any, *, key: Key[Array, ""], num_samples: int = 1, noisy: bool = False
 ) -> Float[Array, "s m *p"]:
-    """Functions drawn from the prior of a `Model` or the posterior of a `Conditioned`, at the rows of `x`.
+    """Draw functions from the prior of a `Model` or the posterior of a `Conditioned`.
 
-    Exact and joint over all rows, so O(m³) and an m × m matrix. `noisy=True` draws observations. Differentiable in
-    everything but the key.
+    Exact and joint over all rows, so O(m³) and an m × m matrix. Differentiable in everything but the key.
+
+    **Arguments:**
+
+    - `source`: a model, or a model conditioned on data.
+    - `x`: inputs at which to draw, `(m, d)`.
+    - `key`: a JAX random key.
+    - `num_samples`: how many functions to draw.
+    - `noisy`: add noise, for observations instead of the function.
+
+    **Returns:**
+
+    An array of shape `(num_samples, m)`, or `(num_samples, m, p)` for p outputs.
     """
     if isinstance(source, Model):
-        if source.kernel.is_conditional:
+        if source.kernel.trend() is not None or source.trend is not None:
+            what = "polynomials" if source.trend is None else "its trend"
             raise ValueError(
-                f"{source.kernel!r} leaves polynomials free, so there is no prior to draw from: condition it on data first."
+                f"{source!r} leaves {what} free, so there is no prior to draw from: condition it on data first."
             )
-        x = as_rows(x, "x")
+        x = take(as_rows(x, "x"))
         jax.tree.map(lambda leaf: check_finite(leaf, "x"), x)
         if noisy:
-            check_common_noise(source)
+            noise_at(source.noise, x, row_dtype(x))
         return _draw_prior(source, x, key, num_samples, noisy)
     return _draw(mean(source, x), covariance(source, x, noisy=noisy), key, num_samples)
 
 
 @eqx.filter_jit
 def _draw_prior(model: Model, x: Rows, key: Key[Array, ""], num_samples: int, noisy: bool) -> Array:
-    dtype = jnp.result_type(*jax.tree.leaves(x))
+    dtype = row_dtype(x)
     model = as_dtype(model, dtype)
     matrix = model.kernel.gram(x, None)
     if noisy:
-        matrix = matrix + model.noise * jnp.eye(num_rows(x), dtype=dtype)
+        matrix = matrix + jnp.diag(jnp.broadcast_to(noise_at(model.noise, x, dtype), (num_rows(x),)))
     level = jax.vmap(model.mean)(x).astype(dtype)  # one column per output of the mean
     return _draw(level, matrix, key, num_samples)
 

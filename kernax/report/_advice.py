@@ -147,7 +147,7 @@ def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
             f"the targets vary by {spread:.2g} only, and variances have a floor: multiply the targets so that they vary by "
             "about 1."
         )
-    if isinstance(c.model.mean, Zero) and not c.model.kernel.is_conditional and abs(level) > 3 * spread > 0:
+    if isinstance(c.model.mean, Zero) and c.system.num_free == 0 and abs(level) > 3 * spread > 0:
         said.append(
             f"the targets are {level:.4g} on average and vary by {spread:.2g}, but the model expects 0 far from the data: "
             "give it a mean, kx.means.Constant(0.0)."

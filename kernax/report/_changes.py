@@ -17,10 +17,10 @@ _PLACES = np.array([0.0, 0.07, 0.18, 0.31, 0.47, 0.62, 0.79, 0.91, 1.0])
 def along_columns(c: Conditioned) -> np.ndarray | None:
     """The deviation that the prior gives to the change of f along each column's range, with the others as in some rows.
 
-    The largest over pairs of places and over the rows. None of splines, whose kernel is no covariance.
+    The largest over pairs of places and over the rows. `None` for splines, whose kernel is no covariance.
     """
     x = _rows(c, 5)
-    if c.model.kernel.is_conditional or x.shape[1] > _MOST_COLUMNS:
+    if c.system.num_free or x.shape[1] > _MOST_COLUMNS:
         return None
     every = np.asarray(c.data.x)[np.asarray(c.data.mask)]
     low, high = every.min(axis=0), every.max(axis=0)
@@ -48,7 +48,7 @@ class Term(NamedTuple):
 def terms(c: Conditioned) -> list[Term]:
     """The terms of the kernel, less those that are meant to be constant."""
     kernel: Any = c.model.kernel
-    if kernel.is_conditional:
+    if kernel.trend() is not None:
         return []
     parts = {"kernel": kernel}
     if isinstance(kernel, Sum):

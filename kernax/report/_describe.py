@@ -15,6 +15,7 @@ from kernax.learners import SVR, SupportVectors
 from kernax.learners._machines import AbstractExpansion
 from kernax.model import AbstractModel, Conditioned, condition
 from kernax.report import _advice
+from kernax.report._condition import condition_estimate
 from kernax.report._parameters import Names, described_parameters, names_of
 from kernax.report._report import Entry, Report
 from kernax.report._scores import scores
@@ -97,7 +98,7 @@ def _seen(c: Any, names: Names) -> tuple[list[Entry], list[str]]:
 
 
 def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
-    number, outputs = float(c.factor.condition_estimate()), int(np.prod(c.data.y.shape[1:]))
+    number, outputs = float(condition_estimate(c)), int(np.prod(c.data.y.shape[1:]))
     evidence = float(log_marginal_likelihood(c)) - int(c.data.count) * outputs * math.log(names.y_scale)
     added = " (added to the diagonal beyond the noise)" if c.jitter > 0 else ""
     entries = [

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
-from kernax.model import Conditioned, with_noise
-from kernax.selection._ridge_path import largest_eigenvalue, spectral_factor
+from kernax.model import Conditioned, recondition
+from kernax.selection._ridge_path import check_one_noise
 from kernax.selection._search import bracketed_root
 from kernax.selection._smoother import fit_residuals
-from kernax.solvers import Result, is_usable, result_name, throw_unless
+from kernax.solvers import Result, is_usable, largest_eigenvalue, result_name, throw_unless
 
 
 class Discrepancy(eqx.Module):
@@ -36,7 +36,7 @@ def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> D
     none if `n σ² ≥ ‖y - μ‖²`. It then raises, or says `no_root` (`throw=False`, or traced). With several outputs the mean is
     over them, too. O(n²) a step, some ten steps.
     """
-    spectral_factor(c)
+    check_one_noise(c)
     one_number = noise_variance is not None and np.ndim(noise_variance) == 0
     if not one_number or (is_concrete(noise_variance) and not 0 < np.asarray(noise_variance) < np.inf):
         raise ValueError(f"the discrepancy principle needs the noise's variance, one positive number, got {noise_variance}.")
@@ -48,7 +48,7 @@ def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> D
 
 def excess(at: Float[Array, ""], c: Conditioned, noise_variance: Float[Array, ""]) -> Float[Array, ""]:
     """`log` of the mean squared residual at `λ = exp(at)`, less `log σ²`."""
-    square = mean_squared_residual(with_noise(c, jnp.exp(at)))
+    square = mean_squared_residual(recondition(c, noise=jnp.exp(at)))
     # A residual of 0 (or one that underflows) is below every noise.
     return jnp.log(jnp.maximum(square, jnp.finfo(square.dtype).tiny)) - jnp.log(noise_variance)
 
@@ -62,7 +62,7 @@ def mean_squared_residual(c: Conditioned) -> Float[Array, ""]:
 @eqx.filter_jit
 def _discrepancy(c: Conditioned, noise_variance: Float[Array, ""]) -> Discrepancy:
     eps = jnp.finfo(c.data.dtype).eps
-    top = largest_eigenvalue(c)
+    top = largest_eigenvalue(c.system)
     # Below, rounding (and jitter against it) decides; above, the fit is 0 to rounding.
     low = jnp.log(top) + jnp.log(100 * eps * jnp.sqrt(c.data.count.astype(top.dtype)))
     high = jnp.log(top) - 0.8 * jnp.log(eps)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.model import Conditioned, check_conditioned
-from kernax.solvers import solve_definite
+from kernax.solvers import offered, solve_definite
 
 
 class Folds(eqx.Module):
@@ -30,12 +30,19 @@ class Folds(eqx.Module):
 
 
 def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, "n *p"]:
-    """`y_i - f⁽⁻ˢ⁾(x_i)` for every row i of every fold S; 0 where the data is masked. O(n³), once for all folds.
+    """K-fold residuals `y_i - f⁽⁻ˢ⁾(x_i)` for every row i of every fold S. O(n³), once for all folds.
 
-    `folds` is their number, or an integer label for each row (rows of one label form a fold). A number cuts the rows that
-    count into consecutive folds of equal size (as scikit-learn's `KFold` does), or with a `key` into random ones; sorted
-    rows want a key. NaN in a fold that leaves too few rows to learn from: none, or for a spline fewer than determine its
-    polynomials.
+    **Arguments:**
+
+    - `c`: a model conditioned on data, with `Cholesky`, `Eigh` or `LowRank`.
+    - `folds`: the number of folds, or an integer label for each row (rows with one label form a fold). A number cuts the
+      rows that count into consecutive folds of equal size, as scikit-learn's `KFold` does.
+    - `key`: a JAX random key: the folds are then random. Sorted rows need one.
+
+    **Returns:**
+
+    An array in the shape of y; 0 where the data is masked. NaN in a fold that leaves too few rows to learn from: none, or
+    fewer than determine a trend.
     """
     check_conditioned(c)
     return _scattered(c, as_folds(folds, c.data, key))
@@ -144,10 +151,11 @@ def _by_fold(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
     """The residuals of each fold left out, 0 in empty slots."""
     both = table.filled[:, :, None] & table.filled[:, None, :]
     identity = jnp.eye(table.rows.shape[1], dtype=c.data.dtype)
-    blocks = jnp.where(both, c.factor.inverse_blocks(table.rows), identity)
+    entries = offered(c.system.inverse_blocks(table.rows), c.solver, "k-fold cross-validation", "blocks of the inverse")
+    blocks = jnp.where(both, entries, identity)
     filled = table.filled[..., None] if c.alpha.ndim == 2 else table.filled
     alpha = jnp.where(filled, c.alpha[table.rows], 0.0)
     residuals = jax.vmap(solve_definite)(blocks, alpha)
-    enough_left = (table.sizes < c.data.count) & c.factor.determined_without(table.rows, table.filled)
+    enough_left = (table.sizes < c.data.count) & c.system.determined_without(table.rows, table.filled)
     enough_left = enough_left.reshape((-1,) + (1,) * (residuals.ndim - 1))
     return jnp.where(filled, jnp.where(enough_left, residuals, jnp.nan), 0.0)

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax._arrays import is_concrete, matmul
-from kernax.model import Conditioned, with_noise
-from kernax.selection._ridge_path import as_ridges, increasing_ridges, spectral_factor
+from kernax._arrays import is_concrete
+from kernax.model import Conditioned, recondition
+from kernax.selection._ridge_path import as_ridges, check_one_noise, increasing_ridges
 from kernax.selection._search import interior_minimum
 from kernax.solvers import Result, is_usable, result_name, throw_unless
 
@@ -47,7 +47,7 @@ def l_curve(c: Conditioned, ridges: Any = None, *, throw: bool = True) -> LCurve
     A corner is an inner maximum of positive curvature, of a curve that is clearly flatter above than below it (by 0.3
     radians); a curve without one raises, or says `no_corner` (`throw=False`, or traced). Norms are over all outputs.
     """
-    spectral_factor(c)
+    check_one_noise(c)
     curve = _l_curve(c, None if ridges is None else as_ridges(ridges, c.data.dtype))
     if throw:
         throw_unless((), curve.result, "the search for the L-curve's corner")
@@ -61,13 +61,14 @@ def _shape(at: Float[Array, ""], c: Conditioned) -> tuple[Float[Array, "2"], Flo
     in λ raises k by 1 and multiplies by -k. So `x' = N_3/M_2`, `y' = -λN_3/N_2`: no difference of nearly equal numbers
     in either. Everything is in units of the ridge and of alpha's largest entry, so that no power over- or underflows.
     """
-    here = with_noise(c, jnp.exp(at))
-    gram, ridge = spectral_factor(here).gram, here.model.noise + here.jitter
-    unit = jax.lax.stop_gradient(jnp.max(jnp.abs(here.alpha)))
+    here = recondition(c, noise=jnp.exp(at))
+    system, ridge = here.system, here.system.noise + here.jitter
+    alpha = here.alpha.reshape(here.data.n, -1)
+    unit = jax.lax.stop_gradient(jnp.max(jnp.abs(alpha)))
     unit = jnp.where(unit > 0, unit, 1.0)
-    first = here.alpha / unit
-    second = ridge * here.factor.solve(first)
-    of_first, of_second = matmul(gram, first) / ridge, matmul(gram, second) / ridge
+    first = alpha / unit
+    second = ridge * system.solve(first).value
+    of_first, of_second = system.gram.mv(first) / ridge, system.gram.mv(second) / ridge
     # M_2, λM_3; N_2/λ, N_3, λN_4
     m2, m3 = jnp.sum(first * first), jnp.sum(first * second)
     n2, n3, n4 = jnp.sum(first * of_first), jnp.sum(first * of_second), jnp.sum(second * of_second)

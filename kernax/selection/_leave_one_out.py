@@ -9,44 +9,66 @@ from jaxtyping import Array, Float
 
 from kernax.model import Conditioned, check_conditioned
 from kernax.posterior import normal_negative_log_density
+from kernax.solvers import offered
 
 
 def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
-    """`y_i - f⁽⁻ⁱ⁾(x_i)` for every i; 0 where the data is masked. The inverse's diagonal, O(n³), is all it costs.
+    """Leave-one-out residuals `y_i - f⁽⁻ⁱ⁾(x_i)`.
 
-    NaN for a row without which a spline's polynomials are not determined.
+    They cost the diagonal of the inverse: O(n³) with `Cholesky`, O(n²) with `Eigh`, O(n) with `StateSpace`.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, with a solver that offers the diagonal of the inverse (all but `CG`).
+
+    **Returns:**
+
+    An array in the shape of y; 0 where the data is masked, NaN for a row without which a trend is not determined.
     """
-    check_conditioned(c)
-    entries = _like(c.factor.inverse_diagonal(), c.alpha)
+    entries = _like(inverse_diagonal(c, "leave-one-out"), c.alpha)
     determined = entries > 0
     residuals = jnp.where(determined, c.alpha / jnp.where(determined, entries, 1.0), jnp.nan)
     return c.data.zero_where_masked(residuals)
 
 
 def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:
-    """`f⁽⁻ⁱ⁾(x_i)`: what the fit without i predicts at x_i."""
+    """Leave-one-out predictions `f⁽⁻ⁱ⁾(x_i)`: what the fit without row i predicts at x_i. See `loo_residuals`."""
     return c.data.zero_where_masked(c.data.y - loo_residuals(c))
 
 
 def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, " n"]:
-    """The variance at x_i of the fit without i: of the function, or with `noisy=True` of the observation, `1/[K̃⁻¹]_ii`."""
-    check_conditioned(c)
-    observed = 1.0 / c.factor.inverse_diagonal()
-    values = observed if noisy else jnp.maximum(observed - c.model.noise - c.jitter, 0.0)
+    """Leave-one-out variances: the variance at x_i of the fit without row i.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data; see `loo_residuals`.
+    - `noisy`: of the observation, `1/[K̃⁻¹]_ii`, instead of the function.
+
+    **Returns:**
+
+    An array of shape `(n,)`; 0 where the data is masked.
+    """
+    observed = 1.0 / inverse_diagonal(c, "leave-one-out")
+    values = observed if noisy else jnp.maximum(observed - c.system.noise - c.jitter, 0.0)
     return c.data.zero_where_masked(values)
 
 
 def loo_mse(c: Conditioned) -> Float[Array, ""]:
-    """The mean squared leave-one-out residual, over rows that count and outputs. An objective."""
+    """The mean squared leave-one-out residual, over rows that count and outputs. An objective. See `loo_residuals`."""
     squares = loo_residuals(c) ** 2
     return jnp.sum(squares) / (c.data.count * c.data.num_outputs)
 
 
 def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
     """`-Σ log p(y_i | the others)`: the leave-one-out pseudo-likelihood, which also judges the variances. An objective."""
-    check_conditioned(c)
-    variances = 1.0 / _like(c.factor.inverse_diagonal(), c.alpha)
+    variances = 1.0 / _like(inverse_diagonal(c, "leave-one-out"), c.alpha)
     return jnp.sum(c.data.zero_where_masked(normal_negative_log_density(c.alpha * variances, variances)))
+
+
+def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, " n"]:
+    """`diag(K̃⁻¹)`, or an error that names a solver that offers it."""
+    check_conditioned(c)
+    return offered(c.system.inverse_diagonal(), c.solver, quantity, "the diagonal of the inverse")
 
 
 def _like(rows: Float[Array, " n"], values: Float[Array, "n *p"]) -> Array:

@@ -1,4 +1,4 @@
-"""The marginal likelihood of the data, in its three terms."""
+"""The marginal likelihood of the data, and its terms."""
 
 import functools
 import math
@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax.model import Conditioned
-from kernax.posterior import data_norm_squared
+from kernax.model import Conditioned, check_conditioned
 
 
 class LikelihoodTerms(NamedTuple):
-    """`log p(y) = fidelity + complexity + constant`, summed over outputs."""
+    """`log p(y) = fidelity + complexity + constant + correction`, summed over outputs."""
 
     fidelity: Float[Array, ""]
     """`-½ (y-μ)ᵀ K̃⁻¹ (y-μ)`: 0 at best, where the data are what the mean expects."""
@@ -20,26 +19,47 @@ class LikelihoodTerms(NamedTuple):
     """`-½ log det K̃`: larger for a model that could explain fewer datasets."""
     constant: Float[Array, ""]
     """`-(n/2) log 2π`."""
+    correction: Float[Array, ""]
+    """What an approximation (`kx.LowRank`) adds to make the sum a lower bound; 0 for exact solvers."""
 
 
 def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
-    """The three terms of the log marginal likelihood, apart. O(n²) after conditioning.
+    """The terms of the log marginal likelihood, one by one. O(n²) after conditioning with a direct solver.
 
-    For splines it is the restricted likelihood: that of the data's `n - q` orthonormal contrasts that do not see the q
-    polynomials left free.
+    With a trend, and for splines, it is the restricted likelihood: that of the data's `n - q` orthonormal contrasts that
+    do not see the q functions left free.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+
+    **Returns:**
+
+    A `LikelihoodTerms`.
     """
-    num_free = 0 if c.free is None else c.free.num_functions
-    outputs = c.data.num_outputs
+    check_conditioned(c)
+    outputs, terms = c.data.num_outputs, c.system.evidence(c.residual)
+    count = (c.data.count - c.system.num_free).astype(c.data.dtype)
     return LikelihoodTerms(
-        fidelity=-0.5 * jnp.sum(data_norm_squared(c)),
-        complexity=-0.5 * outputs * c.factor.logdet(),
-        constant=-0.5 * outputs * math.log(2 * math.pi) * (c.data.count - num_free).astype(c.data.dtype),
+        fidelity=-0.5 * jnp.sum(terms.quadratic),
+        complexity=-0.5 * outputs * terms.logdet,
+        constant=-0.5 * outputs * math.log(2 * math.pi) * count,
+        correction=terms.correction,
     )
 
 
 @functools.singledispatch
 def log_marginal_likelihood(c: Any) -> Float[Array, ""]:
-    """`log p(y)` under the model, summed over independent outputs; of a smooth-loss machine, Laplace's approximation."""
+    """Log marginal likelihood of the data.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data; or a machine with a smooth loss, for Laplace's approximation.
+
+    **Returns:**
+
+    `log p(y)` under the model, summed over independent outputs.
+    """
     raise TypeError(
         f"a {type(c).__name__} has no marginal likelihood: give `fit` another objective, such as "
         "kx.learners.kfold_loss, or condition a model that has one first, c = kx.condition(model, data)."
@@ -49,9 +69,9 @@ def log_marginal_likelihood(c: Any) -> Float[Array, ""]:
 @log_marginal_likelihood.register(Conditioned)
 def _(c: Conditioned) -> Float[Array, ""]:
     terms = likelihood_terms(c)
-    return terms.fidelity + terms.complexity + terms.constant
+    return terms.fidelity + terms.complexity + terms.constant + terms.correction
 
 
 def negative_log_marginal_likelihood(c: Any) -> Float[Array, ""]:
-    """The objective of maximum likelihood: to be minimised."""
+    """`-log p(y)`: the objective of maximum likelihood, to be minimised. See `log_marginal_likelihood`."""
     return -log_marginal_likelihood(c)

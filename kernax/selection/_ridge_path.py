@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kernax._arrays import is_concrete, matmul
-from kernax.model import Conditioned, check_conditioned, with_noise
+from kernax._arrays import is_concrete
+from kernax.model import Conditioned, check_conditioned, recondition
 from kernax.posterior import safe_sqrt
 from kernax.selection._kfold import Folds, as_folds, fold_mse, mean_over_folds
 from kernax.selection._leave_one_out import loo_mse, loo_residuals
 from kernax.selection._likelihood import log_marginal_likelihood
 from kernax.selection._smoother import effective_degrees_of_freedom, fit_residuals, gcv
-from kernax.solvers import ProjectedFactor, SpectralFactor
+from kernax.solvers import largest_eigenvalue
 
 
 class RidgePath(eqx.Module):
@@ -72,22 +72,41 @@ class RidgePath(eqx.Module):
 
 
 def ridge_path(c: Conditioned, ridges: Any = None, *, folds: Any = None, key: Key[Array, ""] | None = None) -> RidgePath:
-    """Kernel ridge regression for a whole grid of ridges, from the factor of `condition(model, data, kx.Eigh())`.
+    """Kernel ridge regression for a whole grid of ridges, from one factorisation. O(n²) a ridge with `Eigh`.
 
-    O(n²) a ridge. `ridges` (default: `default_ridges(c)`) are not negative, in any order. `folds` (see `kfold_residuals`)
-    adds the scores of exact k-fold cross-validation, O(n³/k) a ridge.
+    **Arguments:**
+
+    - `c`: a model conditioned with a solver that can move to another noise: `kx.condition(model, data, kx.Eigh())`, or
+      `LowRank`, `StateSpace`, `Kronecker`.
+    - `ridges`: a vector of ridges, not negative, in any order; `default_ridges(c)` if not given.
+    - `folds`, `key`: also compute the scores of k-fold cross-validation, O(n³/k) a ridge; see `kfold_residuals`.
+
+    **Returns:**
+
+    A `RidgePath`.
     """
-    spectral_factor(c)
+    check_one_noise(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     return _ridge_path(c, ridges, None if folds is None else as_folds(folds, c.data, key))
 
 
 def default_ridges(c: Conditioned, num: int = 50) -> Float[Array, " l"]:
-    """Ridges from where the fit nearly interpolates (1e-10 of the largest eigenvalue of K; in float32, 1e-5) to where it is
-    nearly the mean function (ten times that eigenvalue; a spline is then nearly its polynomial), evenly spread on a
-    logarithmic axis."""
-    spectral_factor(c)
-    top = largest_eigenvalue(c)
+    """Ridges from where the fit nearly interpolates to where it is nearly the mean function.
+
+    They go from 1e-10 of the largest eigenvalue of K (1e-5 in float32) to ten times that eigenvalue, evenly spread on a
+    logarithmic axis.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, with one noise for all rows.
+    - `num`: how many ridges.
+
+    **Returns:**
+
+    A vector of increasing ridges.
+    """
+    check_one_noise(c)
+    top = largest_eigenvalue(c.system)
     least = max(1e-10, 100 * float(jnp.finfo(c.data.dtype).eps))
     return top * jnp.geomspace(least, 10.0, num, dtype=c.data.dtype)
 
@@ -97,22 +116,11 @@ def increasing_ridges(c: Conditioned, ridges: Float[Array, " l"] | None) -> Floa
     return default_ridges(c) if ridges is None else jnp.sort(ridges)
 
 
-def largest_eigenvalue(c: Conditioned) -> Float[Array, ""]:
-    """Of K over the rows that count; 1 for a kernel that is 0 everywhere."""
-    spectrum = spectral_factor(c).spectrum
-    top = jax.lax.stop_gradient(jnp.max(jnp.where(spectrum.counts, spectrum.values, 0.0)))
-    return jnp.where(top > 0, top, 1.0)
-
-
-def spectral_factor(c: Any) -> SpectralFactor:
-    """The eigendecomposition behind a conditioned model; what has none to move along is refused."""
+def check_one_noise(c: Any) -> None:
+    """Raise unless `c` is a model conditioned with one noise for all rows, which can be moved to another."""
     check_conditioned(c)
-    if c.model.noise.ndim > 0:
+    if c.system.noise.ndim > 0:
         raise ValueError("a ridge path needs one noise for all rows; this model has one per row.")
-    factor = c.factor.inner if isinstance(c.factor, ProjectedFactor) else c.factor
-    if not isinstance(factor, SpectralFactor):
-        raise TypeError("a ridge path needs an eigendecomposition: condition with solver=kx.Eigh().")
-    return factor
 
 
 def as_ridges(ridges: Any, dtype: Any) -> Float[Array, " l"]:
@@ -128,8 +136,9 @@ def as_ridges(ridges: Any, dtype: Any) -> Float[Array, " l"]:
 
 
 def fitted_norm(c: Conditioned) -> Float[Array, "*p"]:
-    """`√(alphaᵀ K alpha)` with the Gram matrix that the spectral factor keeps."""
-    squared = jnp.sum(c.alpha * matmul(spectral_factor(c).gram, c.alpha), axis=0)
+    """`√(alphaᵀ K alpha)`, by one product with K over the training rows."""
+    columns = c.alpha.reshape(c.data.n, -1)
+    squared = jnp.sum(columns * c.system.gram.mv(columns), axis=0).reshape(c.alpha.shape[1:])
     return safe_sqrt(jnp.maximum(squared, 0.0))
 
 
@@ -143,7 +152,7 @@ def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds 
     ridges = default_ridges(c) if ridges is None else ridges
 
     def at(ridge: Float[Array, ""]) -> dict[str, Any]:
-        here = with_noise(c, ridge)
+        here = recondition(c, noise=ridge)
         residuals = fit_residuals(here)
         return {
             "alpha": here.alpha,
@@ -160,5 +169,5 @@ def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds 
         }
 
     # One ridge after another: the folds of all ridges at once would need as many n × n matrices.
-    scores = None if folds is None else jax.lax.map(lambda ridge: fold_mse(with_noise(c, ridge), folds), ridges)
+    scores = None if folds is None else jax.lax.map(lambda ridge: fold_mse(recondition(c, noise=ridge), folds), ridges)
     return RidgePath(ridges=ridges, **jax.vmap(at)(ridges), fold_mse=scores, folds=folds)

@@ -10,13 +10,14 @@ from jaxtyping import Array, Float, Key
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.model import Conditioned, Model, check_model_and_data, condition, with_noise
+from kernax.model import Conditioned, Model, check_model_and_data, condition, recondition
+from kernax.noises import is_common
 from kernax.selection._discrepancy import discrepancy, mean_squared_residual
 from kernax.selection._kfold import Folds, as_folds, fold_mse, kfold_mse, mean_over_folds
 from kernax.selection._l_curve import LCurve, l_curve
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import negative_log_marginal_likelihood
-from kernax.selection._ridge_path import as_ridges, increasing_ridges, spectral_factor
+from kernax.selection._ridge_path import as_ridges, check_one_noise, increasing_ridges
 from kernax.selection._search import interior_minimum
 from kernax.selection._smoother import gcv
 from kernax.solvers import Eigh, Result, is_usable, result_name, throw_unless
@@ -99,7 +100,7 @@ def spectral(model: Model, data: Data, caller: str) -> Conditioned:
 
     The status is not looked at: what follows is compiled while the decomposition runs, and has a status of its own.
     """
-    if model.noise.ndim:
+    if not is_common(model.noise):
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
     anywhere = eqx.tree_at(lambda m: m.noise, model, jnp.ones_like(model.noise))
     return condition(anywhere, data, Eigh(), throw=False)
@@ -109,7 +110,7 @@ def choose(
     c: Conditioned, by: Selector, *, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
 ) -> RidgeChoice:
     """`select_ridge` from a spectral factor that is at hand."""
-    spectral_factor(c)
+    check_one_noise(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     if by == "discrepancy":
         found = discrepancy(c, noise_variance, throw=throw)
@@ -126,7 +127,7 @@ def choose(
 
 @eqx.filter_jit
 def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, target: Array, result: Any) -> RidgeChoice:
-    here = with_noise(c, ridge)
+    here = recondition(c, noise=ridge)
     ridges = increasing_ridges(c, ridges)
     curve = _along(mean_squared_residual, c, ridges)
     return RidgeChoice("discrepancy", ridge, mean_squared_residual(here), ridges, curve, here, result, target)
@@ -134,7 +135,7 @@ def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, target: Array,
 
 @eqx.filter_jit
 def _of_corner(c: Conditioned, curve: LCurve) -> RidgeChoice:
-    here = with_noise(c, curve.corner)
+    here = recondition(c, noise=curve.corner)
     return RidgeChoice("l_curve", curve.corner, curve.corner_curvature, curve.ridges, curve.curvature, here, curve.result)
 
 
@@ -153,7 +154,7 @@ def _of_minimum(c: Conditioned, ridges: Array | None, by: Selector, table: Folds
     else:
         ridge, inside = _best(criterion, c, ridges, candidates)
     is_flat = _is_flat(values, c, by) & (ridges[0] < ridges[-1])
-    here = with_noise(c, jnp.where(is_flat, jnp.nan, ridge))
+    here = recondition(c, noise=jnp.where(is_flat, jnp.nan, ridge))
     value = criterion(here)
     # A factor without a score has lost too many rows, unless the score has left the range of its type.
     scoreless = Result.where(jnp.isnan(value), Result.too_few_rows, Result.nonfinite)
@@ -180,7 +181,7 @@ def _is_flat(values: Array, c: Conditioned, by: Selector) -> Array:
 
 def _best(criterion: Callable[[Conditioned], Array], c: Conditioned, ridges: Array, values: Array) -> tuple[Array, Array]:
     """The ridge with the lowest criterion, and whether it lies inside the grid."""
-    place, inside, lowest = interior_minimum(lambda t: criterion(with_noise(c, jnp.exp(t))), jnp.log(ridges), values)
+    place, inside, lowest = interior_minimum(lambda t: criterion(recondition(c, noise=jnp.exp(t))), jnp.log(ridges), values)
     return jnp.where(inside, jnp.exp(place), ridges[lowest]), inside
 
 
@@ -202,4 +203,4 @@ def _mean_of_best(c: Conditioned, ridges: Array, table: Folds) -> tuple[Array, A
 def _along(criterion: Callable[[Conditioned], Any], c: Conditioned, ridges: Array, *, folds: bool = False) -> Any:
     # Folds at all ridges at once would need as many n × n matrices; the rest shares the eigenvectors in one product.
     along = jax.lax.map if folds else lambda function, values: jax.vmap(function)(values)
-    return along(lambda ridge: criterion(with_noise(c, ridge)), ridges)
+    return along(lambda ridge: criterion(recondition(c, noise=ridge)), ridges)

@@ -7,36 +7,55 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.selection._leave_one_out import inverse_diagonal
 
 
 def fit_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     """`y - f̂(X) = noise · alpha`, without the loss of digits of a difference; 0 where the data is masked."""
-    return c.data.zero_where_masked(_rows(c.model.noise + c.jitter, c) * c.alpha)
+    return c.data.zero_where_masked(_rows(c.system.noise + c.jitter, c) * c.alpha)
 
 
 @eqx.filter_jit
 def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, ""]:
-    """`tr H = n - Σ noise_i [K̃⁻¹]_ii`: how many free parameters the fit is worth. n at ridge 0, towards 0 as it grows
-    (towards the number of polynomials for a spline)."""
-    check_conditioned(c)
-    left = c.data.zero_where_masked((c.model.noise + c.jitter) * c.factor.inverse_diagonal())
+    """How many free parameters the fit is worth: `tr H = n - Σ noise_i [K̃⁻¹]_ii`.
+
+    It is n at ridge 0 and falls towards 0 as the ridge grows (towards the number of functions that a trend leaves free).
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, with a solver that offers the diagonal of the inverse (all but `CG`).
+
+    **Returns:**
+
+    A scalar.
+    """
+    entries = inverse_diagonal(c, "the degrees of freedom")
+    left = c.data.zero_where_masked((c.system.noise + c.jitter) * entries)
     return c.data.count.astype(c.data.dtype) - jnp.sum(left)
 
 
 @eqx.filter_jit
 def gcv(c: Conditioned) -> Float[Array, ""]:
-    """`(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`: leave-one-out with every point's leverage set to the mean one. An objective.
+    """Generalised cross-validation, `(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`. An objective.
 
-    A common noise cancels from the quotient, which is therefore formed without it: at noise 0 the limit is right. The
-    quotient comes before the square, so that no unit of the kernel over- or underflows.
+    It is leave-one-out with every point's leverage set to the mean one.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, with a solver that offers the diagonal of the inverse (all but `CG`).
+
+    **Returns:**
+
+    A scalar.
     """
-    check_conditioned(c)
-    noise = c.model.noise + c.jitter
+    # A common noise cancels from the quotient, which is therefore formed without it: at noise 0 the limit is right. The
+    # quotient comes before the square, so that no unit of the kernel over- or underflows.
+    entries, noise = inverse_diagonal(c, "GCV"), c.system.noise + c.jitter
     level = jnp.max(c.data.zero_where_masked(noise)) if noise.ndim else jnp.zeros_like(noise)
     share = jnp.where(level > 0, noise / jnp.where(level > 0, level, 1.0), 1.0)
     count = c.data.count.astype(c.data.dtype)
-    left = jnp.sum(c.data.zero_where_masked(share * c.factor.inverse_diagonal())) / count
+    left = jnp.sum(c.data.zero_where_masked(share * entries)) / count
     residuals = c.data.zero_where_masked(_rows(share, c) * c.alpha / left)
     return jnp.sum(residuals**2) / (count * c.data.num_outputs)
 

@@ -1,32 +1,51 @@
-"""How `K + noise·I` is solved: one factor, a few questions, and their derivatives in one file."""
+"""How `K + noise·I` is solved: strategies, the Systems that they prepare, and their derivatives in one file."""
 
-from kernax.solvers._cholesky import Cholesky, draw_root, factorise_matrix, solve_definite
-from kernax.solvers._eigh import Eigh, SpectralFactor
-from kernax.solvers._factor import AbstractFactor, AbstractSolver, DenseFactor, is_usable, masked_gram
+from kernax.solvers._bordered import Bordered, bordered
+from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
+from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import FailedError, Result, result_name, throw_unless
-from kernax.solvers._tail import ProjectedFactor
+from kernax.solvers._system import (
+    AbstractSolver,
+    AbstractSystem,
+    Evidence,
+    Solution,
+    is_usable,
+    largest_eigenvalue,
+    offered,
+    power_iteration,
+    worse,
+    worst,
+)
 
 __all__ = [
-    "AbstractFactor",
     "AbstractSolver",
+    "AbstractSystem",
+    "Bordered",
     "Cholesky",
+    "CholeskySystem",
     "ColumnFactor",
-    "DenseFactor",
     "Eigh",
+    "EighSystem",
+    "Evidence",
     "FailedError",
-    "ProjectedFactor",
     "Result",
-    "SpectralFactor",
+    "Solution",
+    "bordered",
     "draw_root",
     "factorise_columns",
     "factorise_matrix",
     "is_usable",
-    "masked_gram",
+    "largest_eigenvalue",
+    "logdet_definite",
+    "offered",
     "one_at_a_time_on_cpu",
+    "power_iteration",
     "result_name",
     "solve_definite",
     "solve_saddle_point",
     "throw_unless",
+    "worse",
+    "worst",
 ]

@@ -1,60 +1,116 @@
 """The default strategy: a Cholesky factorisation, with as little jitter as it takes."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from kernax._arrays import matmul
+from kernax.grams import MatrixGram, masked
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _raw
-from kernax.solvers._factor import (
-    AbstractSolver,
-    DenseFactor,
-    RawCholesky,
-    diagonal,
-    is_usable,
-    jitter_ladder,
-    mean_diagonal,
-    rounding_level,
-    status,
-    system_matrix,
-)
-from kernax.solvers._tail import projected
+from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level, status
+from kernax.solvers._result import Result
+from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_usable
+
+
+class RawCholesky(derivatives.AbstractRaw):
+    """`A = RᵀR`, R in the upper triangle; what stands below is never read."""
+
+    upper: Float[Array, "n n"]
+
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return _raw.solve_upper(self.upper, self.half_solve(b))
+
+    def half_solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """`R⁻ᵀ b`."""
+        return _raw.solve_upper_transposed(self.upper, b)
+
+    def logdet(self) -> Float[Array, ""]:
+        return 2.0 * jnp.sum(jnp.log(diagonal(self.upper)))
+
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        return _raw.inverse_triangle(self.upper)
+
+
+class CholeskySystem(AbstractSystem):
+    """K as numbers, which carry the derivatives, and the factor of A, which carries the answers.
+
+    Where the factorisation failed, the factor is that of the identity, and the base class answers NaN.
+    """
+
+    gram: MatrixGram
+    noise: Float[Array, "*n"]
+    raw: RawCholesky
+    jitter: Float[Array, ""]
+    result: Any
+
+    def _solve(self, columns):
+        return Solution(derivatives.solve_by(self.operator, self.raw, columns), self.result)
+
+    def _logdet(self):
+        return derivatives.logdet(self.operator, self.raw)
+
+    def _variance(self, x):
+        explained = derivatives.explained(self.operator, self.raw, self.gram.cross(x))
+        return Solution(self.gram.kernel.diag(x) - explained, self.result)
+
+    def inverse_diagonal(self):
+        return self._or_nan(derivatives.inverse_diagonal(self.operator, self.raw))
+
+    def inverse_blocks(self, rows):
+        inverse = derivatives.inverse(self.operator, self.raw)
+        return self._or_nan(inverse[rows[:, :, None], rows[:, None, :]])
+
+    def appended(self, gram, noise):
+        # The factor grows by the new columns R⁻ᵀ A_on and the factor of what they leave of A_nn: O(n²) a row.
+        n, new = self.gram.n, gram.n - self.gram.n
+        longer = CholeskySystem(gram.evaluated(), noise, self.raw, self.jitter, self.result)
+        fixed, shift = jax.lax.stop_gradient((longer.gram.matrix, longer.shift))
+        side = self.raw.half_solve(fixed[:n, n:])
+        corner = _raw.cholesky(fixed[n:, n:] - matmul(side.T, side), shift[n:])
+        entries = diagonal(fixed) + shift
+        ok = jnp.all(diagonal(corner) ** 2 > rounding_level(entries, gram.mask)[n:])
+        corner = jnp.where(ok, corner, jnp.eye(new, dtype=corner.dtype))
+        raw = RawCholesky(jnp.block([[self.raw.upper, side], [jnp.zeros((new, n), side.dtype), corner]]))
+        result = Result.where(ok | ~is_usable(self.result), self.result, Result.not_positive_definite)
+        return CholeskySystem(longer.gram, noise, raw, self.jitter, result)
+
+    def draw(self, key, number):
+        shocks = jax.random.normal(key, (self.gram.n, number), self.gram.matrix.dtype)
+        return self._columns(matmul(jnp.triu(self.raw.upper).T, shocks))
 
 
 class Cholesky(AbstractSolver):
-    """Direct and exact: O(n³/3) once, O(n²) per right-hand side.
+    """Direct and exact: O(n³/3) once, O(n²) for each right-hand side. The default.
 
-    Tried first without jitter; if the matrix is not numerically definite, jitter grows by factors of 10 from ten
-    roundings of the mean diagonal up to `max_jitter` (relative; default 1e-6 in float64, 1e-2 in float32). What was
-    needed is reported as `jitter` and never counted as noise.
+    Tried first without jitter. If the matrix is not numerically definite, jitter on the rows that count grows by factors
+    of 10 from ten roundings of the mean diagonal. What was needed is reported as `jitter` and never counted as noise.
+
+    **Arguments:**
+
+    - `max_jitter`: the largest jitter allowed, relative to the mean diagonal; 1e-6 in float64 and 1e-2 in float32 if
+      `None`.
     """
 
     max_jitter: float | None = eqx.field(static=True, default=None)
 
-    def factorise(self, kernel, x, noise, mask):
-        def of_gram(gram, noise, mask):
-            return factorise_matrix(system_matrix(gram, noise, mask), noise, mask, self.max_jitter)
-
-        return projected(kernel, x, noise, mask, of_gram)
-
-
-def factorise_matrix(
-    matrix: Float[Array, "n n"], noise: Float[Array, "*n"], mask: Bool[Array, " n"], max_jitter: float | None = None
-) -> DenseFactor:
-    """A Cholesky factor of an explicit symmetric matrix, masked rows being rows of the identity."""
-    constant = jax.lax.stop_gradient(matrix)
-    upper, jitter, ok = _jittered(constant, mask, jitter_ladder(matrix.dtype, max_jitter))
-    result = status(ok, constant, jax.lax.stop_gradient(noise), mask, jitter)
-    shifted = matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype)
-    return DenseFactor(shifted, RawCholesky(upper), mask, jitter, result)
+    def prepare(self, gram, noise):
+        gram = gram.evaluated()
+        fixed, variance = jax.lax.stop_gradient((gram.matrix, noise))
+        shift = jnp.where(gram.mask, variance, 1.0).astype(fixed.dtype)
+        upper, jitter, ok = _jittered(fixed, shift, gram.mask, jitter_ladder(fixed.dtype, self.max_jitter))
+        result = status(ok, fixed, variance, gram.mask, jitter)
+        return CholeskySystem(gram, noise, RawCholesky(upper), jitter, result)
 
 
 def _jittered(
-    matrix: Float[Array, "n n"], mask: Bool[Array, " n"], ladder: tuple[float, ...]
+    matrix: Float[Array, "n n"], shift: Float[Array, " n"], mask: Bool[Array, " n"], ladder: tuple[float, ...]
 ) -> tuple[Float[Array, "n n"], Float[Array, ""], Bool[Array, ""]]:
-    """The upper factor of the matrix with the least jitter on the ladder, that jitter, and whether there was one."""
-    entries = diagonal(matrix)
+    """The upper factor of `matrix + diag(shift)` with the least jitter on the ladder, that jitter, and whether it exists."""
+    entries = diagonal(matrix) + shift
     scale, floor = mean_diagonal(entries, mask), rounding_level(entries, mask)
     # Past the last rung stands ∞, which factorises the identity instead: a failed factor is finite, and flagged.
     # One by one: a constant array would be hoisted out of a loop, batched, and refused by `custom_vmap`.
@@ -62,7 +118,8 @@ def _jittered(
 
     def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rung = state[0] + 1
-        upper = _raw.cholesky(matrix, rungs[rung])
+        # On rows that count only: on others it would change the determinant.
+        upper = _raw.cholesky(matrix, jnp.where(mask | jnp.isinf(rungs[rung]), shift + rungs[rung], shift))
         # Not definite for a NaN pivot, too: no comparison with it holds.
         definite = (rung == len(ladder)) | jnp.all(diagonal(upper) ** 2 > floor)
         return rung, upper, definite
@@ -73,15 +130,34 @@ def _jittered(
     return upper, jnp.where(ok, rungs[rung], 0.0), ok
 
 
+def factorise_matrix(
+    matrix: Float[Array, "n n"], noise: Float[Array, "*n"], mask: Bool[Array, " n"], max_jitter: float | None = None
+) -> CholeskySystem:
+    """The System of `matrix + noise·I` for an explicit symmetric matrix.
+
+    **Arguments:**
+
+    - `matrix`: symmetric, positive semi-definite.
+    - `noise`: one number, or one for each row.
+    - `mask`: which rows and columns count.
+    - `max_jitter`: see `Cholesky`.
+
+    **Returns:**
+
+    A System that answers `solve` and `logdet`; it knows no new rows.
+    """
+    return Cholesky(max_jitter).prepare(MatrixGram(None, None, mask, masked(matrix, mask)), noise)
+
+
 def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """`L` with `L Lᵀ = matrix`, jittered if need be, differentiable: a covariance's root for drawing samples.
 
-    A covariance may be semi-definite (an interpolated point has variance 0), so the whole ladder of jitter is allowed.
+    A covariance may be semi-definite (an interpolated point has variance 0), so much jitter is allowed.
     """
     n = matrix.shape[0]
-    factor = factorise_matrix(matrix, jnp.ones((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
-    lower = derivatives.root(factor.matrix, factor.raw, jnp.triu(factor.raw.upper).T)
-    return jnp.where(is_usable(factor.result), lower, jnp.nan)
+    system = factorise_matrix(matrix, jnp.zeros((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
+    lower = derivatives.root(system.operator, system.raw, jnp.triu(system.raw.upper).T)
+    return jnp.where(is_usable(system.result), lower, jnp.nan)
 
 
 class RawDefinite(derivatives.AbstractRaw):
@@ -93,12 +169,18 @@ class RawDefinite(derivatives.AbstractRaw):
         return _raw.solve_definite(self.matrix, b)
 
     def logdet(self) -> Float[Array, ""]:
-        return RawCholesky(_raw.cholesky(self.matrix, jnp.zeros((), self.matrix.dtype))).logdet()
+        nothing = jnp.zeros(self.matrix.shape[0], self.matrix.dtype)
+        return RawCholesky(_raw.cholesky(self.matrix, nothing)).logdet()
 
     def inverse_triangle(self) -> Float[Array, "n n"]:
         return self.solve(jnp.eye(self.matrix.shape[0], dtype=self.matrix.dtype))
 
 
 def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
-    """`A⁻¹ b` for a matrix that is definite as it stands, differentiable; NaN if it is not."""
-    return derivatives.solve(matrix, RawDefinite(jax.lax.stop_gradient(matrix)), b)
+    """`A⁻¹ b` for a small matrix that is definite as it stands, differentiable; NaN if it is not."""
+    return derivatives.solve_matrix(matrix, RawDefinite(jax.lax.stop_gradient(matrix)), b)
+
+
+def logdet_definite(matrix: Float[Array, "n n"]) -> Float[Array, ""]:
+    """`log det A` for a small matrix that is definite as it stands, differentiable; NaN if it is not."""
+    return derivatives.logdet(derivatives.of_matrix(matrix), RawDefinite(jax.lax.stop_gradient(matrix)))

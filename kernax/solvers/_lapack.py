@@ -31,7 +31,7 @@ def is_available(matrix: Array) -> bool:
     return matrix.shape[0] >= SMALLEST and name in _PREFIX and _routine(f"{_PREFIX[name]}potrf") is not None
 
 
-def potrf(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+def potrf(matrix: Float[Array, "n n"], jitter: Float[Array, " n"]) -> Float[Array, "n n"]:
     """`R` with `RᵀR = matrix + jitter·I` in the upper triangle; below it may stand anything. NaN diagonal on failure; the
     identity for an infinite jitter."""
     return _in_place(_run_potrf, matrix, jitter)
@@ -50,12 +50,12 @@ def _in_place(run: Callable[..., None], matrix: Float[Array, "n n"], *more: Arra
 
 def _run_potrf(context: Any, out: Any, given: Any, jitter: Any) -> None:
     del context
-    target, added = _copied(out, given), float(np.asarray(jitter))
-    if np.isinf(added):
+    target, added = _copied(out, given), np.asarray(jitter)
+    if np.isinf(added).any():
         target[...] = 0.0
         np.fill_diagonal(target, 1.0)
         return
-    if added != 0.0:
+    if added.any():
         np.einsum("ii->i", target)[...] += added
     _call("potrf", target)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from kernax._arrays import matmul
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _raw
-from kernax.solvers._factor import diagonal
+from kernax.solvers._jitter import diagonal
 from kernax.solvers._result import Result
 
 
@@ -90,7 +90,7 @@ def _coefficients_jvp(primals, tangents):
     value = _coefficients(design, y, basis, raw)
     residual = y - matmul(design, value)
     change = matmul(design.T, d_y - matmul(d_design, value)) + matmul(d_design.T, residual)
-    return value, derivatives.solve(matmul(design.T, design), raw, change)
+    return value, derivatives.solve_matrix(matmul(design.T, design), raw, change)
 
 
 @jax.custom_jvp
@@ -103,7 +103,7 @@ def _leverage_jvp(primals, tangents):
     (design, basis, raw), (d_design, _, _) = primals, tangents
 
     def by_normal_equations(design: Array) -> Array:
-        return jnp.sum(design * derivatives.solve(matmul(design.T, design), raw, design.T).T, axis=1)
+        return jnp.sum(design * derivatives.solve_matrix(matmul(design.T, design), raw, design.T).T, axis=1)
 
     _, change = jax.jvp(by_normal_equations, (design,), (d_design,))
     return _leverage(design, basis, raw), change
@@ -145,6 +145,6 @@ def solve_saddle_point(
     raw = RawLU(jnp.where(regular, packed, jnp.eye(n + q, dtype=design.dtype)), order)
     columns = y[:, None] if y.ndim == 1 else y
     right = jnp.concatenate([jnp.zeros((q, columns.shape[1]), y.dtype), columns])
-    weights = derivatives.solve(matrix, raw, right)[:q] / scale[:, None]
+    weights = derivatives.solve_matrix(matrix, raw, right)[:q] / scale[:, None]
     answer = jnp.where(regular, weights, jnp.nan).reshape((q, *y.shape[1:]))
     return answer, Result.where(regular, Result.successful, Result.rank_deficient)

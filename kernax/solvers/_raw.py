@@ -46,20 +46,22 @@ def one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @one_at_a_time_on_cpu
-def cholesky(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
-    """`R` with `RᵀR = matrix + jitter·I` in the upper triangle; below it may stand anything.
+def cholesky(matrix: Float[Array, "n n"], added: Float[Array, " n"]) -> Float[Array, "n n"]:
+    """`R` with `RᵀR = matrix + diag(added)` in the upper triangle; below it may stand anything.
 
-    NaN diagonal if that is not positive definite. For an infinite jitter, which stands for having given up, the identity.
+    NaN diagonal if that is not positive definite. For an infinite entry of `added`, which stands for having given up, the
+    identity.
     """
 
-    def by_xla(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
-        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        shifted = jnp.where(jnp.isinf(jitter), identity, matrix + jnp.where(jnp.isinf(jitter), 0.0, jitter) * identity)
+    def by_xla(matrix: Float[Array, "n n"], added: Float[Array, " n"]) -> Float[Array, "n n"]:
+        given_up = jnp.any(jnp.isinf(added))
+        shifted = matrix + jnp.diag(jnp.where(given_up, 0.0, added))
+        shifted = jnp.where(given_up, jnp.eye(matrix.shape[0], dtype=matrix.dtype), shifted)
         return lax.linalg.cholesky(shifted.T, symmetrize_input=False).T
 
     if _lapack.is_available(matrix):
-        return lax.platform_dependent(matrix, jitter, cpu=_lapack.potrf, default=by_xla)
-    return by_xla(matrix, jitter)
+        return lax.platform_dependent(matrix, added, cpu=_lapack.potrf, default=by_xla)
+    return by_xla(matrix, added)
 
 
 @one_at_a_time_on_cpu
@@ -77,7 +79,7 @@ def solve_upper(upper: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Arr
 @one_at_a_time_on_cpu
 def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
     """`A⁻¹ b` in one go: for many small systems, whose loop over a batch is then compiled once and not three times."""
-    upper = cholesky(matrix, jnp.zeros((), matrix.dtype))
+    upper = cholesky(matrix, jnp.zeros(matrix.shape[0], matrix.dtype))
     return solve_upper(upper, solve_upper_transposed(upper, b))
 
 

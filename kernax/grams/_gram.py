@@ -1,0 +1,183 @@
+"""K over the rows that count. Whoever needs numbers asks for as few as possible.
+
+Products are computed tile by tile, in O(n) memory. Derivatives are JAX's own; each tile is computed again in the backward
+pass (`jax.checkpoint`) and never kept.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import matmul
+from kernax.rows import Rows, in_blocks, map_rows, num_rows, take
+
+_TILE = 1024
+"""Rows and columns of a tile; between 512 and 1024 is best on CPU."""
+_WHOLE = 8
+"""Tiles up to which a product is computed in one piece: 64 MB in float64 with the default tile."""
+
+
+class AbstractGram(eqx.Module):
+    """The matrix K of a kernel over rows. Rows and columns that do not count are 0."""
+
+    kernel: eqx.AbstractVar[Any]
+    x: eqx.AbstractVar[Rows]
+    mask: eqx.AbstractVar[Bool[Array, " n"]]
+
+    @property
+    def n(self) -> int:
+        """The number of rows, those that do not count included."""
+        return self.mask.shape[0]
+
+    @abc.abstractmethod
+    def mv(self, v: Float[Array, "n p"]) -> Float[Array, "n p"]:
+        """`K v` for every column of v."""
+
+    @abc.abstractmethod
+    def dense(self) -> Float[Array, "n n"]:
+        """K, evaluated."""
+
+    def diagonal(self) -> Float[Array, " n"]:
+        """The diagonal of K, in O(n)."""
+        return jnp.where(self.mask, self.kernel.diag(take(self.x)), 0.0)
+
+    def rows(self, chosen: Int[Array, " k"]) -> Float[Array, "k n"]:
+        """Some rows of K, evaluated; where a chosen row meets itself stands the exact diagonal entry."""
+        some = take(self.x, chosen)
+        entries = self.cross(some).T
+        itself = chosen[:, None] == jnp.arange(self.n)[None, :]
+        entries = jnp.where(itself, self.kernel.diag(some)[:, None], entries)
+        return jnp.where(self.mask[chosen][:, None] & self.mask[None, :], entries, 0.0)
+
+    def cross(self, x: Rows) -> Float[Array, "n m"]:
+        """`k(X, x)` for new rows x, evaluated."""
+        return jnp.where(self.mask[:, None], self.kernel.gram(take(self.x), x), 0.0)
+
+    def cross_mv(self, x: Rows, v: Float[Array, "n p"]) -> Float[Array, "m p"]:
+        """`k(x, X) v` for new rows x and every column of v, in bounded memory."""
+        known, v = take(self.x), jnp.where(self.mask[:, None], v, 0.0)
+        return map_rows(lambda block: matmul(self.kernel.gram(block, known), v), x, self.n)
+
+    def evaluated(self) -> "MatrixGram":
+        """The same Gram with K as numbers, which direct solvers keep."""
+        return MatrixGram(self.kernel, self.x, self.mask, self.dense())
+
+
+class Gram(AbstractGram):
+    """Any kernel over any rows.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `mask`: the kernel, the rows, and which of them count.
+    - `tile`: rows and columns of a tile of K.
+    - `mesh`: a mesh with one axis, over whose devices the rows are spread; each device multiplies its own rows.
+    """
+
+    kernel: Any
+    x: Rows
+    mask: Bool[Array, " n"]
+    tile: int = eqx.field(static=True, default=_TILE)
+    mesh: Mesh | None = eqx.field(static=True, default=None)
+
+    def mv(self, v):
+        v, places = jnp.where(self.mask[:, None], v, 0.0), jnp.arange(self.n)
+        if self.mesh is None:
+            product = tiled_product(self.kernel, self.x, self.x, v, self.tile, (places, places))
+        else:
+            product = self._sharded(v, places)
+        return jnp.where(self.mask[:, None], product, 0.0)
+
+    def _sharded(self, v: Float[Array, "n p"], places: Int[Array, " n"]) -> Float[Array, "n p"]:
+        assert self.mesh is not None
+        (axis,) = self.mesh.axis_names
+
+        def of_device(kernel: Any, x: Rows, v: Array, places: Array) -> Array:
+            every = jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axis, tiled=True), (x, v, places))
+            return tiled_product(kernel, x, every[0], every[1], self.tile, (places, every[2]))
+
+        specs = (P(), P(axis), P(axis), P(axis))
+        return jax.shard_map(of_device, mesh=self.mesh, in_specs=specs, out_specs=P(axis), check_vma=False)(
+            self.kernel, self.x, v, places
+        )
+
+    def dense(self):
+        return masked(self.kernel.gram(self.x, None), self.mask)
+
+
+class MatrixGram(AbstractGram):
+    """K as numbers: of a kernel, or a matrix that the user brings (then `kernel` is `None`, and new rows are unknown)."""
+
+    kernel: Any
+    x: Rows
+    mask: Bool[Array, " n"]
+    matrix: Float[Array, "n n"]
+
+    def mv(self, v):
+        return matmul(self.matrix, v)
+
+    def dense(self):
+        return self.matrix
+
+    def diagonal(self):
+        return jnp.diagonal(self.matrix)
+
+    def rows(self, chosen):
+        return self.matrix[chosen]
+
+    def evaluated(self):
+        return self
+
+
+def masked(matrix: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
+    """A matrix with zeros in the rows and columns that do not count."""
+    return jnp.where(mask[:, None] & mask[None, :], matrix, 0.0)
+
+
+def tiled_product(
+    kernel: Any, x: Rows, z: Rows, v: Float[Array, "m p"], tile: int, places: tuple[Array, Array]
+) -> Float[Array, "n p"]:
+    """`k(x, z) v` with no more than one tile of `k(x, z)` in memory at a time.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `z`, `v`: the kernel, rows on the left and on the right, and columns to multiply.
+    - `tile`: rows and columns of a tile.
+    - `places`: the numbers of the rows of x and of z in one common set. Where they are equal stands the kernel's exact
+      diagonal, which a distance computed by matrix products misses by rounding.
+
+    **Returns:**
+
+    An array of shape `(n, p)`.
+    """
+    n, m = num_rows(x), num_rows(z)
+
+    @jax.checkpoint
+    def product(rows: Rows, numbers: Array, columns: Rows, others: Array, v: Array) -> Array:
+        entries = kernel.gram(rows, columns)
+        entries = jnp.where(numbers[:, None] == others[None, :], kernel.diag(rows)[:, None], entries)
+        return matmul(entries, v)
+
+    own, other = places
+    if n * m <= _WHOLE * tile * tile:
+        return product(x, own, z, other, v)
+    tall, wide = min(tile, n), min(tile, m)
+    # What fills up the last block of columns is multiplied by 0.
+    weights = jnp.concatenate([v, jnp.zeros((-m % wide, v.shape[1]), v.dtype)]).reshape(-1, wide, v.shape[1])
+    columns = (in_blocks(z, wide), in_blocks(other, wide), weights)
+
+    @jax.checkpoint
+    def of_rows(block: tuple[Rows, Array]) -> Array:
+        def add(total: Array, column: tuple[Rows, Array, Array]) -> tuple[Array, None]:
+            return total + product(*block, *column), None
+
+        start = jnp.zeros((tall, v.shape[1]), v.dtype)
+        return jax.lax.scan(add, start, columns)[0]
+
+    blocks = jax.lax.map(of_rows, (in_blocks(x, tall), in_blocks(own, tall)))
+    return blocks.reshape(-1, v.shape[1])[:n]

@@ -1,0 +1,97 @@
+"""The variance of the noise at each row: a number, an array, or a module that is called with one row."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import as_floats, is_concrete
+from kernax.parameters import Parameter, Parametrised, as_function, positive
+from kernax.rows import Rows, num_rows, take
+
+
+class PerGroup(Parametrised):
+    """One noise variance for each group of rows, fitted like any other parameter.
+
+    **Arguments:**
+
+    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `variances`: one positive number for each group.
+    """
+
+    key: str = eqx.field(static=True)
+    variances: Float[Parameter, " groups"] = positive(unit="y²")
+
+    def __call__(self, row: Any) -> Float[Array, ""]:
+        return self.variances[self._labels(row)]
+
+    def check(self, x: Rows) -> None:
+        """Raise `ValueError` if a row names a group without a variance."""
+        labels, number = self._labels(x), self.variances.shape[0]
+        if not is_concrete(labels):
+            return
+        wrong = (np.asarray(labels) < 0) | (np.asarray(labels) >= number)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"noises.PerGroup({self.key!r}) has {number} variances, but row {row} belongs to group "
+                f"{np.asarray(labels)[row]}: groups count from 0 to {number - 1}."
+            )
+
+    def _labels(self, x: Any) -> Array:
+        if not isinstance(x, dict) or self.key not in x:
+            raise ValueError(
+                f"noises.PerGroup({self.key!r}) needs rows with a group: write "
+                f"kx.Data({{'x': x, {self.key!r}: groups}}, y)."
+            )
+        labels = x[self.key]
+        if jnp.issubdtype(labels.dtype, jnp.inexact):
+            raise ValueError(f"noises.PerGroup({self.key!r}) needs integers in {self.key!r}, got {labels.dtype}.")
+        return labels
+
+
+def as_noise(value: Any) -> Any:
+    """A number or an array as it is; anything else as a function of one row."""
+    if isinstance(value, Parametrised) or (callable(value) and not hasattr(value, "dtype")):
+        return as_function(value)
+    return as_floats(value, "Model.noise")
+
+
+def is_per_row(noise: Any) -> bool:
+    """Whether the noise is given for each training row, and so says nothing about new rows."""
+    return not callable(noise) and noise.ndim > 0
+
+
+def is_common(noise: Any) -> bool:
+    """Whether the noise is one number for all rows, old and new."""
+    return not callable(noise) and noise.ndim == 0
+
+
+def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
+    """The noise of every training row: shape `()` if it is one number for all, else `(n,)`."""
+    if callable(noise):
+        return jax.vmap(noise)(take(x)).astype(dtype)
+    return noise.astype(dtype)
+
+
+def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:
+    """The noise of new rows; raises `ValueError` if it was given for the training rows only."""
+    if is_per_row(noise):
+        raise ValueError(
+            "the model's noise is given per training row and says nothing about new rows: add theirs to the answer, or "
+            "give noise as a function of the row (kx.noises.PerGroup, or a module)."
+        )
+    return noise_values(noise, x, dtype)
+
+
+def check_noise(noise: Any, x: Rows) -> None:
+    """Raise `ValueError` if the noise does not belong to these rows, as far as that can be seen before tracing."""
+    if hasattr(noise, "check"):
+        noise.check(take(x))
+    elif not callable(noise) and noise.shape not in ((), (num_rows(x),)):
+        raise ValueError(
+            f"Model.noise has shape {noise.shape}, but the data has {num_rows(x)} rows: give one number or one per row."
+        )

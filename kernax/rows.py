@@ -1,0 +1,189 @@
+"""What a row of input is: an array, a structure of arrays, or a grid; and how rows are checked, taken and mapped over."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from kernax._arrays import as_floats, plain
+
+Rows = PyTree[Array]
+"""Points: an `(n, d)` array, any pytree of arrays with a leading row axis, or a `Grid`."""
+
+_ENTRIES = 2**23
+"""Numbers that one block of `map_rows` may make: 64 MB in float64."""
+
+
+class Grid(eqx.Module):
+    """Rows that are all combinations of the rows of a few axes, the last axis fastest.
+
+    A point of a grid is a tuple with one part for each axis. A kernel that is a product over the axes, such as
+    `kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1)`, makes the system a Kronecker product.
+
+    **Arguments:**
+
+    - `axes`: the rows of each axis, `(n_i, d_i)` arrays or structures of arrays.
+    """
+
+    axes: tuple[Rows, ...]
+
+    def __init__(self, axes: Any):
+        if not isinstance(axes, tuple | list) or not axes:
+            raise ValueError("Grid takes a tuple of axes, each with its own rows: write kx.Grid((times, places)).")
+        self.axes = tuple(as_rows(axis, f"axis {i} of the grid") for i, axis in enumerate(axes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of rows of each axis."""
+        return tuple(num_rows(axis) for axis in self.axes)
+
+    def rows(self) -> tuple[Rows, ...]:
+        """All points, one after another: a tuple of rows with `prod(shape)` rows each."""
+        places = np.unravel_index(np.arange(math.prod(self.shape)), self.shape)
+        return tuple(
+            jax.tree.map(lambda leaf, at=at: leaf[at], axis) for axis, at in zip(self.axes, places, strict=True)
+        )
+
+
+def as_rows(x: Any, name: str, one: str = "") -> Rows:
+    """Rows from what a user gives, or an error that says what to write.
+
+    A bare array becomes floating point. Inside a structure (dict, tuple, list of arrays, dataclass, Equinox module)
+    integers and booleans keep their type: they are labels, not numbers to compute with.
+
+    **Arguments:**
+
+    - `x`: an `(n, d)` array, a structure of arrays, or a `Grid`.
+    - `name`: what to call it in errors.
+    - `one`: when a vector would mean a single point, for the error about vectors.
+
+    **Returns:**
+
+    The same rows as JAX arrays.
+    """
+    if isinstance(x, Grid):
+        return x
+    if is_bare(x):
+        x = as_floats(x, name)
+        if x.ndim < 2:
+            remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
+            remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
+            raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
+        return x
+    return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=_is_numbers)
+
+
+def is_bare(x: Any) -> bool:
+    """Whether `x` is one array (or becomes one) rather than a structure of arrays."""
+    return _is_numbers(x) or jax.tree_util.treedef_is_leaf(jax.tree.structure(x))
+
+
+def _is_numbers(x: Any) -> bool:
+    """Whether `x` is a list of numbers or of vectors: one array written out, and no structure."""
+    if not isinstance(x, list) or not x:
+        return False
+    leaves = jax.tree.leaves(x)
+    depth_is_lists = all(not isinstance(node, dict | tuple | eqx.Module) for node in x)
+    return depth_is_lists and all(np.ndim(leaf) < 2 for leaf in leaves)
+
+
+def _as_leaf(leaf: Any, name: str) -> Array:
+    leaf = plain(leaf)
+    if not isinstance(leaf, jax.Array):
+        leaf = np.asarray(leaf)
+    return jnp.asarray(leaf) if leaf.dtype.kind in "biu" else as_floats(leaf, name)
+
+
+def is_label(leaf: Any) -> bool:
+    """Whether a leaf of the rows holds labels (integers, booleans), which are not computed with."""
+    return not jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def as_row_dtype(x: Rows, dtype: Any) -> Rows:
+    """The rows with their numbers in another floating type; labels stay as they are."""
+    return jax.tree.map(lambda leaf: leaf if is_label(leaf) else leaf.astype(dtype), x)
+
+
+def row_dtype(*rows: Rows) -> Any:
+    """The floating type of all numbers in some rows; JAX's default if there are only labels."""
+    leaves = [leaf for leaf in jax.tree.leaves(rows) if not is_label(leaf)]
+    return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
+
+
+def num_rows(x: Any, name: str = "x") -> int:
+    """The number of rows, common to all arrays in `x`."""
+    if isinstance(x, Grid):
+        return math.prod(x.shape)
+    sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)}
+    if len(sizes) != 1 or -1 in sizes:
+        raise ValueError(f"{name} must hold arrays with one common number of rows, got {sizes or 'no arrays'}.")
+    return sizes.pop()
+
+
+def take(x: Rows, rows: Any = None) -> Rows:
+    """Some rows, or all of them; those of a grid are written out."""
+    every = x.rows() if isinstance(x, Grid) else x
+    return every if rows is None else jax.tree.map(lambda leaf: leaf[rows], every)
+
+
+def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> None:
+    """Raise `ValueError` if rows differ from known ones in structure, width or kind: broadcasting would hide it."""
+    if isinstance(known, Grid):
+        known = jax.eval_shape(known.rows)
+    if isinstance(rows, Grid):
+        rows = jax.eval_shape(rows.rows)
+    ours, theirs = jax.tree.structure(rows), jax.tree.structure(known)
+    if ours != theirs:
+        raise ValueError(f"{name} has the structure {ours}, but {known_name} has {theirs}.")
+    for leaf, other in zip(jax.tree.leaves(rows), jax.tree.leaves(known), strict=True):
+        if leaf.shape[1:] != other.shape[1:]:
+            raise ValueError(
+                f"{name} has {_columns(leaf)}, but {known_name} has {_columns(other)}: give both the same columns."
+            )
+        if is_label(other) and not is_label(leaf):
+            raise ValueError(f"{name} has numbers where {known_name} has labels: write {name} as integers there.")
+
+
+def _columns(leaf: Any) -> str:
+    return f"{leaf.shape[1]} columns" if leaf.ndim == 2 else f"rows of shape {leaf.shape[1:]}"
+
+
+def map_rows(function: Callable[[Rows], Any], x: Rows, width: int) -> Any:
+    """A function of rows, computed in blocks so that memory stays bounded, in reverse mode too.
+
+    **Arguments:**
+
+    - `function`: takes some rows and returns arrays with one entry for each.
+    - `x`: all rows.
+    - `width`: how many numbers the function makes for each row.
+
+    **Returns:**
+
+    The answers for all rows, joined.
+    """
+    x = take(x)
+    rows = num_rows(x)
+    block = max(1, min(rows, _ENTRIES // max(width, 1)))
+    blocks = -(-rows // block)
+    if blocks <= 1:
+        return function(x)
+    # Equal blocks, so that little is computed on the padding of the last one.
+    block = -(-rows // blocks)
+    # Reverse mode would otherwise keep what every block computes on the way.
+    answers = jax.lax.map(jax.checkpoint(function), in_blocks(x, block))
+    return jax.tree.map(lambda leaf: leaf.reshape(blocks * block, *leaf.shape[2:])[:rows], answers)
+
+
+def in_blocks(x: Rows, size: int) -> Rows:
+    """Rows cut into blocks of `size`, the last one filled up with copies of the first row."""
+
+    def cut(leaf: Array) -> Array:
+        padding = jnp.broadcast_to(leaf[:1], (-leaf.shape[0] % size, *leaf.shape[1:]))
+        return jnp.concatenate([leaf, padding]).reshape(-1, size, *leaf.shape[1:])
+
+    return jax.tree.map(cut, x)

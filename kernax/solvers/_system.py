@@ -1,0 +1,294 @@
+"""A System is `A = K + noise·I` over the rows that count, prepared by a solver so that it answers questions.
+
+It answers questions about the training data (`solve`, `logdet`, `evidence`) and about new rows (`mean`, `variance`,
+`covariance`). The base class keeps the laws that hold for every System: one right-hand side or many, zeros in masked rows,
+NaN where the preparation failed (selected last, so that gradients behind a user's `where(ok, …)` stay finite), and new rows
+in blocks of bounded memory. A strategy writes `_solve` and `_logdet`, and replaces what it knows a faster way to.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kernax._arrays import matmul
+from kernax.grams import AbstractGram
+from kernax.rows import Rows, map_rows, num_rows
+from kernax.solvers import _derivatives as derivatives
+from kernax.solvers._result import Result
+
+
+class Solution(NamedTuple):
+    """`A⁻¹ b`, together with how the computation ended and what predictions are made from."""
+
+    value: Array
+    """`A⁻¹ b`, in the shape of b; 0 in masked rows."""
+    result: Any
+    """How this solve ended: an iterative solver may fail at prediction, too."""
+    steps: Any = 0
+    """Iterations; 0 for direct solvers."""
+    kept: Any = None
+    """What the System predicts from, linear in b like `value`; `None` if that is `value` itself."""
+
+
+class Evidence(NamedTuple):
+    """The terms of `log N(b; 0, A)`."""
+
+    quadratic: Float[Array, " p"]
+    """`bᵀ A⁻¹ b` for every column of b."""
+    logdet: Float[Array, ""]
+    correction: Float[Array, ""]
+    """What an approximation adds to the log density to make it a bound; 0 for exact Systems."""
+    result: Any
+
+
+class AbstractSystem(eqx.Module):
+    """`A = K + noise·I`, prepared. See the module's docstring for the laws that every System obeys."""
+
+    gram: eqx.AbstractVar[AbstractGram]
+    noise: eqx.AbstractVar[Float[Array, "*n"]]
+    """The noise variance: one number, or one for each row."""
+    jitter: eqx.AbstractVar[Float[Array, ""]]
+    """What had to be added to the diagonal of the rows that count, beyond the noise."""
+    result: eqx.AbstractVar[Any]
+    """How the preparation ended."""
+
+    # What a strategy writes, for columns that are 0 in masked rows.
+
+    @abc.abstractmethod
+    def _solve(self, columns: Float[Array, "n p"]) -> Solution:
+        """`A⁻¹ b` for every column."""
+
+    @abc.abstractmethod
+    def _logdet(self) -> Float[Array, ""]:
+        """`log det A`."""
+
+    # What a strategy may replace by a faster way to the same numbers.
+
+    def _evidence(self, columns: Float[Array, "n p"]) -> Evidence:
+        solution = self._solve(columns)
+        quadratic = derivatives.quadratic(self.operator, columns, solution.value)
+        return Evidence(quadratic, self._logdet(), jnp.zeros((), columns.dtype), solution.result)
+
+    def _mean(self, x: Rows, solution: Solution) -> Float[Array, "m p"]:
+        return self.gram.cross_mv(x, solution.value)
+
+    def _variance(self, x: Rows) -> Solution:
+        cross = self.gram.cross(x)
+        solution = self._solve(cross)
+        return solution._replace(value=self.gram.kernel.diag(x) - jnp.sum(cross * solution.value, axis=0))
+
+    def _covariance(self, x: Rows, z: Rows | None) -> Solution:
+        cross = self.gram.cross(x)
+        solution = self._solve(cross if z is None else self.gram.cross(z))
+        return solution._replace(value=self.gram.kernel.gram(x, z) - matmul(cross.T, solution.value))
+
+    @property
+    def _numbers_per_row(self) -> int:
+        """How many numbers `_variance` makes for each new row, by which blocks of rows are bounded."""
+        return 4 * self.gram.n
+
+    # What a strategy may offer; `None` where it cannot.
+
+    def inverse_diagonal(self) -> Float[Array, " n"] | None:
+        """`diag(A⁻¹)`, 1 in masked rows: what leave-one-out and GCV ask for."""
+        return None
+
+    def inverse_blocks(self, rows: Int[Array, "k m"]) -> Float[Array, "k m m"] | None:
+        """Square blocks of `A⁻¹`, one for each set of rows: what k-fold cross-validation asks for."""
+        del rows
+        return None
+
+    def shifted(self, noise: Float[Array, ""]) -> "AbstractSystem | None":
+        """The System of `K + noise·I` for another common noise, from the same factorisation: what a ridge path asks for."""
+        del noise
+        return None
+
+    def appended(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
+        """The System with more rows at the end; `gram` and `noise` are those of all rows, old and new."""
+        del gram, noise
+        return None
+
+    def eigenvalues(self) -> Float[Array, " n"] | None:
+        """The eigenvalues of K over the rows that count; NaN for the others."""
+        return None
+
+    def draw(self, key: Key[Array, ""], number: int) -> Float[Array, "n s"] | None:
+        """Columns drawn from `N(0, A)`."""
+        del key, number
+        return None
+
+    def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
+        """Weights `(alpha, beta)` with which the mean is `k(x, X) alpha + trend(x) beta`; beta is `None` without a trend.
+
+        `None` if the System predicts in another way (`LowRank`).
+        """
+        return solution.value, None
+
+    def determined_without(self, rows: Int[Array, "k m"], filled: Bool[Array, "k m"]) -> Bool[Array, " k"]:
+        """Whether the rows outside each set determine the functions left free; true if there are none."""
+        del filled
+        return jnp.ones(rows.shape[0], bool)
+
+    # What everyone asks.
+
+    @property
+    def num_free(self) -> int:
+        """How many functions are left free, and so how many directions of the data say nothing about the rest."""
+        return 0
+
+    @property
+    def shift(self) -> Float[Array, " n"]:
+        """What lies on the diagonal beside K: noise and jitter in rows that count, 1 in masked ones (where K is 0)."""
+        return jnp.where(self.gram.mask, self.noise + self.jitter, 1.0)
+
+    @property
+    def operator(self) -> derivatives.Shifted:
+        """A as an operator that multiplies, by which everything is differentiated."""
+        return derivatives.Shifted(self.gram, self.shift)
+
+    def solve(self, b: Float[Array, "n *p"]) -> Solution:
+        """`A⁻¹ b` for one right-hand side or for every column."""
+        solution = self._solve(self._columns(b))
+        value = self._or_nan(self._columns(solution.value)).reshape(b.shape)
+        return solution._replace(value=value, result=worse(self.result, solution.result))
+
+    def logdet(self) -> Float[Array, ""]:
+        """`log det A` over the rows that count."""
+        return self._or_nan(self._logdet())
+
+    def evidence(self, b: Float[Array, "n *p"]) -> Evidence:
+        """The terms of `log N(b; 0, A)`, for one right-hand side or for every column."""
+        terms = self._evidence(self._columns(b))
+        numbers = [self._or_nan(term) for term in terms[:3]]
+        return Evidence(*numbers, worse(self.result, terms.result))
+
+    def mean(self, x: Rows, solution: Solution) -> Float[Array, "m *p"]:
+        """`k(x, X) A⁻¹ b` at new rows, from the solution for b."""
+        # Multiplied by NaN, a derivative behind a user's `where(ok, …)` would be NaN.
+        value = jnp.where(is_usable(self.result), solution.value, 0.0).reshape(self.gram.n, -1)
+        answer = self._mean(x, solution._replace(value=value))
+        return self._or_nan(answer).reshape(num_rows(x), *solution.value.shape[1:])
+
+    def variance(self, x: Rows) -> Solution:
+        """`k(x, x) - k(x, X) A⁻¹ k(X, x)` at new rows, in blocks."""
+
+        def of_block(block: Rows) -> tuple[Array, Any]:
+            solution = self._variance(block)
+            everywhere = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_rows(block),)), solution.result)
+            return solution.value, everywhere
+
+        value, results = map_rows(of_block, x, self._numbers_per_row)
+        return Solution(self._or_nan(value), worse(self.result, worst(results)))
+
+    def covariance(self, x: Rows, z: Rows | None = None) -> Solution:
+        """`k(x, z) - k(x, X) A⁻¹ k(X, z)` between new rows; z defaults to x, and the answer is then symmetric."""
+        solution = self._covariance(x, z)
+        value = 0.5 * (solution.value + solution.value.T) if z is None else solution.value
+        return Solution(self._or_nan(value), worse(self.result, solution.result))
+
+    def _columns(self, b: Float[Array, "n *p"]) -> Float[Array, "n p"]:
+        return jnp.where(self.gram.mask[:, None], b.reshape(self.gram.n, -1), 0.0)
+
+    def _or_nan(self, value: Array) -> Array:
+        return jnp.where(is_usable(self.result), value, jnp.nan)
+
+
+class AbstractSolver(eqx.Module):
+    """A strategy for `A = K + noise·I`: one configured instance, such as `kx.Eigh()`."""
+
+    @abc.abstractmethod
+    def prepare(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> AbstractSystem:
+        """The System of a Gram and a noise.
+
+        **Arguments:**
+
+        - `gram`: K over rows, unevaluated, from `kernax.grams.gram_of`.
+        - `noise`: one number, or one for each row. It is finite.
+
+        **Returns:**
+
+        A System. Whether the preparation succeeded is its `result`: nothing raises for numbers.
+        """
+
+    def settled(self, gram: AbstractGram) -> "AbstractSolver":
+        """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they stay during a fit."""
+        del gram
+        return self
+
+
+def is_usable(result: Any) -> Bool[Array, "..."]:
+    """Whether there are numbers behind a result: exact ones, those of a jittered matrix, or an unfinished iteration's."""
+    return (result == Result.successful) | (result == Result.singular) | (result == Result.max_steps_reached)
+
+
+def worse(first: Any, second: Any) -> Any:
+    """The first result unless it is `successful`; then the second. For batches of results, one by one."""
+    fine = first == Result.successful
+    return jax.tree.map(lambda a, b: jnp.where(fine, b, a), first, second)
+
+
+def worst(results: Any) -> Any:
+    """Of several results, the first that is not `successful`."""
+    at = jnp.argmax(results != Result.successful)
+    return jax.tree.map(lambda leaf: leaf[at], results)
+
+
+def largest_eigenvalue(system: AbstractSystem) -> Float[Array, ""]:
+    """The largest eigenvalue of K over the rows that count, by the System's own or by products; 1 if K is 0."""
+    known = system.eigenvalues()
+    if known is None:
+        top = power_iteration(system.gram.mv, system.gram.mask, system.noise.dtype)
+    else:
+        top = jnp.max(jnp.where(jnp.isnan(known), 0.0, known))
+    top = jax.lax.stop_gradient(top)
+    return jnp.where(top > 0, top, 1.0)
+
+
+def power_iteration(
+    apply: Callable[[Array], Array], mask: Bool[Array, " n"], dtype: Any, steps: int = 30
+) -> Float[Array, ""]:
+    """The largest eigenvalue of a symmetric operator on columns, to a digit or so."""
+    # A fixed start that favours no structure; masked rows stay 0 and so out of the estimate.
+    start = jnp.where(mask, jnp.sin(1.0 + jnp.arange(mask.shape[0]) ** 2 % 997), 0.0).astype(dtype)
+
+    def step(_: Any, v: Array) -> Array:
+        w = apply(v)
+        return w / jnp.maximum(jnp.linalg.norm(w), jnp.finfo(w.dtype).tiny)
+
+    return jnp.linalg.norm(apply(jax.lax.fori_loop(0, steps, step, start[:, None])))
+
+
+_OFFERS = {
+    "the diagonal of the inverse": "kx.Cholesky() (or Eigh, LowRank, StateSpace, Kronecker)",
+    "blocks of the inverse": "kx.Cholesky() (or Eigh, LowRank)",
+    "another noise from the same factorisation": "kx.Eigh() (or LowRank, StateSpace, Kronecker) and one noise for all rows",
+    "the eigenvalues of the kernel matrix": "kx.Eigh() (or LowRank, Kronecker) and one noise for all rows",
+    "predictions of the form k(x, X) alpha": "kx.Cholesky() (or Eigh, StateSpace, Kronecker)",
+    "new rows from the same factorisation": "kx.Cholesky(), or condition on all rows anew",
+}
+
+
+def offered(answer: Any, solver: Any, quantity: str, what: str) -> Any:
+    """The answer to an optional question, or an error that names the remedy.
+
+    **Arguments:**
+
+    - `answer`: what the System answered; `None` if it cannot.
+    - `solver`: the solver that prepared it.
+    - `quantity`: what the user asked for.
+    - `what`: what that needs of the System, one of a few phrases.
+
+    **Returns:**
+
+    The answer. Raises `TypeError` if there is none.
+    """
+    if answer is None:
+        raise TypeError(
+            f"{quantity} needs {what}, which {type(solver).__name__} does not offer here: condition with {_OFFERS[what]}."
+        )
+    return answer
