@@ -78,7 +78,7 @@ def test_l_curve_draws_the_norms_and_marks_the_corner(c, ax):
     assert plot.l_curve(curve, ax=ax) is ax
     path = kx.ridge_path(c, RIDGES)
     assert line_through(ax, path.residual_norm, path.rkhs_norm)
-    here = kx.with_noise(c, curve.corner)
+    here = kx.recondition(c, noise=curve.corner)
     residual = jnp.linalg.norm(here.model.noise * here.alpha)
     assert line_through(ax, [residual], [kx.rkhs_norm(here)])
     assert f"ridge {float(curve.corner):.3g}" in legend_texts(ax)

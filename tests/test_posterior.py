@@ -12,7 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.kernel_ridge import KernelRidge
 
 import kernax as kx
-from kernax.posterior import _chunks
+from kernax import rows
 from tests.tables import points, targets
 
 X, NEW = points(9), points(5, seed=7)
@@ -60,7 +60,7 @@ def test_chunks_change_nothing(monkeypatch):
     # One row more: programs are found again by shape, and these are to be made anew.
     longer = np.concatenate([x, x[:1]])
     whole = kx.predict(C, longer), kx.mean(C, longer), kx.covariance(C, NEW, longer)
-    monkeypatch.setattr(_chunks, "_ENTRIES", 4 * 9 * 5)
+    monkeypatch.setattr(rows, "_ENTRIES", 4 * 9 * 5)
     for function in (lambda x: kx.predict(C, x), lambda x: kx.mean(C, x), lambda x: kx.covariance(C, NEW, x)):
         assert "scan[" in str(jax.make_jaxpr(function)(x))
     pieces = kx.predict(C, x), kx.mean(C, x), kx.covariance(C, NEW, x)

@@ -153,7 +153,7 @@ QUANTITIES = {
 def moved(theta):
     """Conditioned at one noise, then moved to another."""
     model = kx.Model(theta[1] * kx.RBF(theta[0]), noise=5.0)
-    return kx.with_noise(kx.condition(model, kx.Data(X2, Y2), kx.Eigh()), theta[2])
+    return kx.recondition(kx.condition(model, kx.Data(X2, Y2), kx.Eigh()), noise=theta[2])
 
 
 def direct(theta):
@@ -233,14 +233,14 @@ def test_reverse_over_reverse_is_forward_over_reverse():
 def test_many_noises_at_once():
     c = kx.condition(kx.Model(1.7 * kx.RBF(0.9), noise=5.0), kx.Data(X2, Y2), kx.Eigh())
     noises = np.array([0.01, 0.3, 8.0])
-    means = jax.jit(jax.vmap(lambda noise: kx.mean(kx.with_noise(c, noise), Z2)))(noises)
+    means = jax.jit(jax.vmap(lambda noise: kx.mean(kx.recondition(c, noise=noise), Z2)))(noises)
     for noise, got in zip(noises, means, strict=True):
         want = kx.mean(kx.condition(kx.Model(1.7 * kx.RBF(0.9), noise=noise), kx.Data(X2, Y2)), Z2)
         np.testing.assert_allclose(got, want, rtol=1e-9)
 
 
 def test_the_model_knows_its_new_noise():
-    c = kx.with_noise(kx.condition(kx.Model(kx.RBF(), noise=5.0), kx.Data(X2, Y2), kx.Eigh()), 0.3)
+    c = kx.recondition(kx.condition(kx.Model(kx.RBF(), noise=5.0), kx.Data(X2, Y2), kx.Eigh()), noise=0.3)
     assert c.model.noise == 0.3
     observed = kx.variance(c, Z2, noisy=True)
     np.testing.assert_allclose(observed - kx.variance(c, Z2), 0.3, rtol=1e-12)

@@ -142,9 +142,9 @@ def test_noise_per_row_is_refused():
         with pytest.raises(ValueError, match="needs one noise for all rows; this model has one per row"):
             call(kx.condition(model, DATA, kx.Eigh()))
     with pytest.raises((TypeError, ValueError), match="one noise for all rows"):
-        kx.with_noise(kx.condition(model, DATA, kx.Eigh()), 0.2)
+        kx.recondition(kx.condition(model, DATA, kx.Eigh()), noise=0.2)
     with pytest.raises((TypeError, ValueError)):
-        kx.with_noise(kx.condition(MODEL, DATA, kx.Eigh()), np.full(N, 0.1))
+        kx.recondition(kx.condition(MODEL, DATA, kx.Eigh()), noise=np.full(N, 0.1))
 
 
 def test_noise_per_row_is_refused_by_the_table():
@@ -159,7 +159,7 @@ def test_another_solver_than_the_spectral_one_is_refused():
         kx.l_curve,
         kx.default_ridges,
         lambda c: kx.discrepancy(c, 0.1),
-        lambda c: kx.with_noise(c, 0.1),
+        lambda c: kx.recondition(c, noise=0.1),
     ):
         with pytest.raises(TypeError, match=r"condition with solver=kx\.Eigh\(\)"):
             call(c)
@@ -169,7 +169,7 @@ def test_what_has_not_seen_data_is_refused():
     for function in (kx.ridge_path, kx.l_curve, kx.default_ridges, kx.kfold_mse, kx.kfold_residuals, kx.fold_mse):
         with pytest.raises(TypeError, match=r"^expected a Conditioned, got Model: condition first"):
             as_users_meet_it(function)(MODEL)
-    for function in (kx.discrepancy, kx.with_noise):
+    for function in (kx.discrepancy, lambda c, noise: kx.recondition(c, noise=noise)):
         with pytest.raises(TypeError, match=r"^expected a Conditioned, got Model: condition first"):
             as_users_meet_it(function)(MODEL, 0.1)
     for function in (kx.gcv, kx.effective_degrees_of_freedom):
@@ -209,8 +209,8 @@ def test_a_traced_noise_variance_that_is_none_has_no_root(c):
 @pytest.mark.parametrize("bad", [-0.1, np.nan])
 def test_a_bad_noise_to_move_to_is_refused(c, bad):
     with pytest.raises(ValueError, match=r"^a noise is not negative, got"):
-        kx.with_noise(c, bad)
-    traced = jax.jit(lambda noise: kx.with_noise(c, noise))(bad)
+        kx.recondition(c, noise=bad)
+    traced = jax.jit(lambda noise: kx.recondition(c, noise=noise))(bad)
     assert traced.result != kx.Result.successful
     assert np.isnan(traced.alpha).all()
 
@@ -353,7 +353,7 @@ def test_an_indefinite_matrix_moved_to_a_larger_noise():
     start = kx.condition(kx.Model(Equicorrelated(2.0), noise=0.0), DATA, kx.Eigh(), throw=False)
     assert start.result == kx.Result.not_positive_definite
     for noise in (1.5, 20.0):
-        c = kx.with_noise(start, noise)
+        c = kx.recondition(start, noise=noise)
         if c.result == kx.Result.successful:
             np.testing.assert_allclose(c.alpha, np.linalg.solve(K + noise * np.eye(N), Y), rtol=1e-9)
         else:
@@ -367,7 +367,7 @@ def test_data_with_nan_are_flagged_at_every_noise(column):
     @eqx.filter_jit
     def path(x, y):
         c = kx.condition(MODEL, kx.Data(x, y), kx.Eigh())
-        return kx.with_noise(c, 0.2), kx.ridge_path(c, GRID)
+        return kx.recondition(c, noise=0.2), kx.ridge_path(c, GRID)
 
     x, y = X.copy(), Y.copy()
     {"x": x, "y": y}[column][3] = np.nan
@@ -390,7 +390,7 @@ def test_an_empty_mask_is_flagged():
 def test_rank_deficient_splines_stay_flagged_at_every_noise():
     data = kx.Data(np.full((N, 1), 2.5), Y)
     start = kx.condition(kx.Model(kx.CubicSpline(), noise=0.1), data, kx.Eigh(), throw=False)
-    moved = kx.with_noise(start, 1.0)
+    moved = kx.recondition(start, noise=1.0)
     assert moved.result == kx.Result.rank_deficient
     assert np.isnan(moved.alpha).all()
     choice = kx.select_ridge(start.model, data, "gcv", throw=False)
