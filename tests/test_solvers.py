@@ -43,7 +43,7 @@ def test_answers_equal_the_dense_oracle(solver, noise, dtype):
 def objectives(kernel, x, y, noise, solver):
     """The same three scalars from kernax and by plain autodiff through a dense inverse."""
     model = kx.Model(kernel, noise=noise)
-    vector, rebuild = kx.ravel(model)
+    vector, rebuild = kx.parameters.ravel(model)
     data = kx.Data(x, y)
 
     def ours(vector):
@@ -115,7 +115,9 @@ def test_padding_changes_no_value_and_no_gradient(solver):
 
     def quantities(model, data):
         c = kx.condition(model, data, SOLVERS[solver])
-        scalars = jnp.stack([kx.log_marginal_likelihood(c), kx.loo_mse(c), kx.loo_negative_log_density(c), kx.rkhs_norm(c)])
+        scalars = jnp.stack(
+            [kx.log_marginal_likelihood(c), kx.loo_mse(c), kx.loo_negative_log_density(c), kx.posterior.rkhs_norm(c)]
+        )
         prediction = kx.predict(c, X[:3] + 0.1)
         values = jnp.concatenate([scalars, prediction.mean, prediction.variance])
         return jnp.sum(jnp.sin(1.0 + jnp.arange(10)) * values), values

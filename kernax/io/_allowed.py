@@ -9,7 +9,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from kernax import data, fitting, kernels, learners, means, model, parameters, posterior, selection, solvers
+from kernax import (
+    bijectors,
+    data,
+    fitting,
+    kernels,
+    learners,
+    means,
+    model,
+    parameters,
+    posterior,
+    priors,
+    selection,
+    solvers,
+)
 from kernax.fitting._fits import Settings
 from kernax.learners._dictionary import Entry
 from kernax.learners._features import columns
@@ -25,7 +38,7 @@ from kernax.solvers._factor import RawCholesky
 from kernax.solvers._least_squares import RawLU, RawQR
 from kernax.solvers._tail import Projection
 
-_ROOMS = (data, fitting, kernels, learners, means, parameters, posterior, selection, solvers)
+_ROOMS = (bijectors, data, fitting, kernels, learners, means, parameters, posterior, priors, selection, solvers)
 _PARTS = {
     "fitting": (Settings,),
     "learners": (Curvature, Entry, FunctionLoss, LinearThreshold),
@@ -112,6 +125,9 @@ def _built_in() -> dict[str, Any]:
             thing = getattr(room, name)
             if isinstance(thing, type) and _has_fields(thing) and not inspect.isabstract(thing):
                 found[f"{room.__name__}.{name}"] = thing
+    # Older files name bijectors and priors by the package in which they were then.
+    moved = [thing for name, thing in found.items() if name.startswith(("kernax.bijectors.", "kernax.priors."))]
+    found |= {f"kernax.parameters.{thing.__name__}": thing for thing in moved}
     for room, classes in _PARTS.items():
         found |= {f"kernax.{room}.{kind.__name__}": kind for kind in classes}
     found |= {f"kernax.selection.{name}": getattr(selection, name) for name in _OBJECTIVES.split()}

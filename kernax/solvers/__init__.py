@@ -5,7 +5,15 @@ from kernax.solvers._eigh import Eigh, SpectralFactor
 from kernax.solvers._factor import AbstractFactor, AbstractSolver, DenseFactor, is_usable, masked_gram
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
-from kernax.solvers._result import FailedError, Result, result_name, throw_unless
+from kernax.solvers._result import (
+    FailedError,
+    Result,
+    result_advice,
+    result_meaning,
+    result_name,
+    result_text,
+    throw_unless,
+)
 from kernax.solvers._tail import ProjectedFactor
 
 __all__ = [
@@ -25,7 +33,10 @@ __all__ = [
     "is_usable",
     "masked_gram",
     "one_at_a_time_on_cpu",
+    "result_advice",
+    "result_meaning",
     "result_name",
+    "result_text",
     "solve_definite",
     "solve_saddle_point",
     "throw_unless",
