@@ -1,4 +1,4 @@
-"""A readable account of a fit, or of a model that has seen data."""
+"""Reports: a summary of a fit, or of a conditioned model, as text, as HTML and as plain data."""
 
 from kernax.reports._describe import report
 from kernax.reports._report import Entry, Parameter, Report
