@@ -263,7 +263,7 @@ def _flagged(system: AbstractSystem, sound: Bool[Array, ""]) -> AbstractSystem:
     return dataclasses.replace(system, result=result)
 
 
-def recondition(c: Conditioned, *, noise: Any) -> Conditioned:
+def recondition(c: Conditioned, noise: Any) -> Conditioned:
     """The same model and data with another noise (ridge), from the factorisation that is at hand.
 
     **Arguments:**

@@ -44,7 +44,7 @@ KERNELS = {
     "arc_cosine_2": kx.ArcCosine(order=2, weight_variance=[0.3, 0.2], bias_variance=0.2),
     "nngp_relu": kx.NNGP(depth=2, weight_variance=1.7, bias_variance=[0.2, 0.1, 0.3]),
     "ntk_relu": kx.NTK(depth=1, weight_variance=[1.5, 1.9], bias_variance=0.3),
-    "ntk_erf": kx.NTK(depth=1, activation=kx.Erf(), weight_variance=1.4, bias_variance=0.5),
+    "ntk_erf": kx.NTK(depth=1, activation=kx.kernels.Erf(), weight_variance=1.4, bias_variance=0.5),
     "own": Tent(),
 }
 SOLVERS = {"cholesky": kx.Cholesky(), "eigh": kx.Eigh()}

@@ -80,7 +80,7 @@ def test_l_curve_draws_the_norms_and_marks_the_corner(c, ax):
     assert line_through(ax, path.residual_norm, path.rkhs_norm)
     here = kx.recondition(c, noise=curve.corner)
     residual = jnp.linalg.norm(here.model.noise * here.alpha)
-    assert line_through(ax, [residual], [kx.rkhs_norm(here)])
+    assert line_through(ax, [residual], [kx.posterior.rkhs_norm(here)])
     assert f"ridge {float(curve.corner):.3g}" in legend_texts(ax)
     assert ax.get_xscale() == ax.get_yscale() == "log"
     # The line itself passes through the corner, between the points of the grid.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernax as kx
-from kernax.report import condition_estimate
+from kernax.reports import condition_estimate
 from tests.tables import KERNELS, SOLVERS, TOLERANCES, points, targets
 
 X = points(8)
@@ -44,7 +44,7 @@ def test_answers_equal_the_dense_oracle(solver, noise, dtype):
 def objectives(kernel, x, y, noise, solver):
     """The same three scalars from kernax and by plain autodiff through a dense inverse."""
     model = kx.Model(kernel, noise=noise)
-    vector, rebuild = kx.ravel(model)
+    vector, rebuild = kx.parameters.ravel(model)
     data = kx.Data(x, y)
 
     def ours(vector):
@@ -116,7 +116,9 @@ def test_padding_changes_no_value_and_no_gradient(solver):
 
     def quantities(model, data):
         c = kx.condition(model, data, SOLVERS[solver])
-        scalars = jnp.stack([kx.log_marginal_likelihood(c), kx.loo_mse(c), kx.loo_negative_log_density(c), kx.rkhs_norm(c)])
+        scalars = jnp.stack(
+            [kx.log_marginal_likelihood(c), kx.loo_mse(c), kx.loo_negative_log_density(c), kx.posterior.rkhs_norm(c)]
+        )
         prediction = kx.predict(c, X[:3] + 0.1)
         values = jnp.concatenate([scalars, prediction.mean, prediction.variance])
         return jnp.sum(jnp.sin(1.0 + jnp.arange(10)) * values), values

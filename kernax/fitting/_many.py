@@ -68,8 +68,8 @@ def fit_many(
     by `c.data.mask` and `c.data.count`, not by shapes.
 
     Nothing raises for one dataset: without rows, with NaN, or not to be fitted, it has its own status in `Fits.result`, and
-    the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.refit_many` tries them again.
-    Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
+    the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.fitting.refit_many` tries them
+    again. Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
 
     Lanes run one after another in a thread per core on CPU, and together under `vmap` on accelerators (`together` says
     otherwise), on all local devices. `memory_budget` bounds, in bytes, the matrices that are in the making on a device, and

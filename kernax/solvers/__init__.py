@@ -5,7 +5,15 @@ from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factor
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
-from kernax.solvers._result import FailedError, Result, result_name, throw_unless
+from kernax.solvers._result import (
+    FailedError,
+    Result,
+    result_advice,
+    result_meaning,
+    result_name,
+    result_text,
+    throw_unless,
+)
 from kernax.solvers._system import (
     AbstractSolver,
     AbstractSystem,
@@ -42,7 +50,10 @@ __all__ = [
     "offered",
     "one_at_a_time_on_cpu",
     "power_iteration",
+    "result_advice",
+    "result_meaning",
     "result_name",
+    "result_text",
     "solve_definite",
     "solve_saddle_point",
     "throw_unless",

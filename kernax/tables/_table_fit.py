@@ -16,9 +16,9 @@ from kernax.io import register
 from kernax.model import Conditioned, condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
-from kernax.report import Report
-from kernax.report._describe import report_of_fit
-from kernax.report._parameters import names_of
+from kernax.reports import Report
+from kernax.reports._describe import report_of_fit
+from kernax.reports._parameters import names_of
 from kernax.solvers import Result
 from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs

@@ -90,7 +90,7 @@ def answers(x, y, x_new, lengthscale):
         "variance": prediction.variance,
         "likelihood": kx.log_marginal_likelihood(c),
         "leave one out": kx.loo_residuals(c),
-        "norm": kx.rkhs_norm(c),
+        "norm": kx.posterior.rkhs_norm(c),
     }
 
 

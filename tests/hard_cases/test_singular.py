@@ -19,7 +19,7 @@ SOLVERS = [kx.Cholesky(), kx.Eigh()]
 class Equicorrelated(kx.AbstractKernel):
     """1 for a point with itself, `level` for any two others: indefinite for a level above 1."""
 
-    level: jax.Array = kx.real()
+    level: jax.Array = kx.parameters.real()
 
     def pair(self, a, b):
         return jnp.where(jnp.all(a == b), 1.0, self.level)
@@ -149,7 +149,7 @@ def test_h19_no_noise_interpolates_if_the_matrix_is_definite(solver):
 
 def test_h19_no_noise_is_flagged_if_the_matrix_is_not_definite():
     model, data = kx.Model(kx.RBF(500.0), 0.0), kx.Data(X, X[:, 0])
-    with pytest.raises(kx.FailedError, match="singular: with noise 0"):
+    with pytest.raises(kx.FailedError, match="singular: With noise 0"):
         kx.condition(model, data)
     c = kx.condition(model, data, throw=False)
     assert c.result == kx.Result.singular
