@@ -46,7 +46,7 @@ def factorise_matrix(
     constant = jax.lax.stop_gradient(matrix)
     upper, jitter, ok = _jittered(constant, mask, jitter_ladder(matrix.dtype, max_jitter))
     result = status(ok, constant, jax.lax.stop_gradient(noise), mask, jitter)
-    shifted = matrix + jitter * jnp.eye(mask.shape[0], dtype=matrix.dtype)
+    shifted = matrix + jnp.diag(jnp.where(mask, jitter, 0.0))
     return DenseFactor(shifted, RawCholesky(upper), mask, jitter, result)
 
 
@@ -62,7 +62,7 @@ def _jittered(
 
     def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rung = state[0] + 1
-        upper = _raw.cholesky(matrix, rungs[rung])
+        upper = _raw.cholesky(matrix, jnp.where(mask | jnp.isinf(rungs[rung]), rungs[rung], 0.0))
         # Not definite for a NaN pivot, too: no comparison with it holds.
         definite = (rung == len(ladder)) | jnp.all(diagonal(upper) ** 2 > floor)
         return rung, upper, definite
@@ -93,7 +93,7 @@ class RawDefinite(derivatives.AbstractRaw):
         return _raw.solve_definite(self.matrix, b)
 
     def logdet(self) -> Float[Array, ""]:
-        return RawCholesky(_raw.cholesky(self.matrix, jnp.zeros((), self.matrix.dtype))).logdet()
+        return RawCholesky(_raw.cholesky(self.matrix, jnp.zeros_like(diagonal(self.matrix)))).logdet()
 
     def inverse_triangle(self) -> Float[Array, "n n"]:
         return self.solve(jnp.eye(self.matrix.shape[0], dtype=self.matrix.dtype))

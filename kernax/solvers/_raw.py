@@ -46,20 +46,22 @@ def one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @one_at_a_time_on_cpu
-def cholesky(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
-    """`R` with `RᵀR = matrix + jitter·I` in the upper triangle; below it may stand anything.
+def cholesky(matrix: Float[Array, "n n"], added: Float[Array, " n"]) -> Float[Array, "n n"]:
+    """`R` with `RᵀR = matrix + diag(added)` in the upper triangle. The entries below the diagonal are undefined.
 
-    NaN diagonal if that is not positive definite. For an infinite jitter, which stands for having given up, the identity.
+    The diagonal is NaN if that matrix is not positive definite. If an entry of `added` is infinite, the result is the
+    identity: callers pass that when they have given up.
     """
 
-    def by_xla(matrix: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n"]:
+    def by_xla(matrix: Float[Array, "n n"], added: Float[Array, " n"]) -> Float[Array, "n n"]:
+        given_up = jnp.any(jnp.isinf(added))
         identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        shifted = jnp.where(jnp.isinf(jitter), identity, matrix + jnp.where(jnp.isinf(jitter), 0.0, jitter) * identity)
+        shifted = jnp.where(given_up, identity, matrix + jnp.where(given_up, 0.0, added) * identity)
         return lax.linalg.cholesky(shifted.T, symmetrize_input=False).T
 
     if _lapack.is_available(matrix):
-        return lax.platform_dependent(matrix, jitter, cpu=_lapack.potrf, default=by_xla)
-    return by_xla(matrix, jitter)
+        return lax.platform_dependent(matrix, added, cpu=_lapack.potrf, default=by_xla)
+    return by_xla(matrix, added)
 
 
 @one_at_a_time_on_cpu
@@ -77,7 +79,7 @@ def solve_upper(upper: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Arr
 @one_at_a_time_on_cpu
 def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
     """`A⁻¹ b` in one go: for many small systems, whose loop over a batch is then compiled once and not three times."""
-    upper = cholesky(matrix, jnp.zeros((), matrix.dtype))
+    upper = cholesky(matrix, jnp.zeros(matrix.shape[0], matrix.dtype))
     return solve_upper(upper, solve_upper_transposed(upper, b))
 
 
@@ -89,7 +91,7 @@ def eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
 
 @one_at_a_time_on_cpu
 def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The upper triangle of `(RᵀR)⁻¹`; below it may stand anything."""
+    """The upper triangle of `(RᵀR)⁻¹`. The entries below the diagonal are undefined."""
 
     def by_solves(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
         identity = jnp.eye(upper.shape[0], dtype=upper.dtype)

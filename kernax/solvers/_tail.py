@@ -143,7 +143,7 @@ def _wrapped(
 
 def are_independent(moments: Float[Array, "q q"]) -> tuple[Bool[Array, ""], Float[Array, "q q"]]:
     """Whether columns of order 1 with these moments are linearly independent to rounding, and the moments' factor."""
-    upper = _raw.cholesky(moments, jnp.zeros((), moments.dtype))
+    upper = _raw.cholesky(moments, jnp.zeros_like(diagonal(moments)))
     # A pivot this small shows columns that depend on each other. NaN fails, too.
     least = 1e3 * jnp.finfo(moments.dtype).eps * jnp.maximum(diagonal(moments), 1.0)
     return jnp.all(diagonal(upper) ** 2 > least), upper
