@@ -3,6 +3,7 @@
 from kernax.solvers._bordered import Bordered, bordered
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
+from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import (
@@ -45,6 +46,7 @@ __all__ = [
     "factorise_columns",
     "factorise_matrix",
     "is_usable",
+    "lapack_targets",
     "largest_eigenvalue",
     "logdet_definite",
     "offered",
