@@ -214,6 +214,20 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     return conditioned
 
 
+def settled(solver: AbstractSolver, model: AbstractModel, data: Data) -> AbstractSolver:
+    """The solver with its data-dependent choices made for this model and data: what `fit` asks for once, at its start."""
+    if type(solver).settled is AbstractSolver.settled:
+        return solver
+    return _settled(solver, model, data)
+
+
+@eqx.filter_jit
+def _settled(solver: AbstractSolver, model: AbstractModel, data: Data) -> AbstractSolver:
+    data, _ = data.finite_or_zero()
+    kernel = as_dtype(model.kernel, data.dtype).definite(take(data.x), data.mask)
+    return solver.settled(gram_of(kernel, data.x, data.mask))
+
+
 def check_model_and_data(model: Any, data: Any, caller: str) -> None:
     """Raise if the arguments are not a model and its data."""
     if not isinstance(model, AbstractModel):
