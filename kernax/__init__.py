@@ -57,9 +57,9 @@ from kernax.kernels import (
     ThinPlate,
     Warp,
 )
-from kernax.model import Model, condition, recondition
+from kernax.model import Model, condition, extend, recondition
 from kernax.parameters import freeze, positive, with_bijector, with_prior
-from kernax.posterior import covariance, mean, power_function, predict, sample, variance
+from kernax.posterior import components, covariance, mean, power_function, predict, sample, variance
 from kernax.reports import report
 from kernax.rows import Grid
 from kernax.selection import (
@@ -112,10 +112,12 @@ __all__ = [
     "Warp",
     "bijectors",
     "compare_selectors",
+    "components",
     "condition",
     "covariance",
     "data",
     "discrepancy",
+    "extend",
     "fit",
     "fit_many",
     "fitting",

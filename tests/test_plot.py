@@ -210,7 +210,7 @@ def band_of(ax, j=0):
 def test_posterior_mean_band_and_data(c, ax, noisy):
     places = np.linspace(-4, 4, 30)
     assert plot.posterior(c, places[::-1], noisy=noisy, level=0.6827, ax=ax) is ax
-    mean, variance, _ = kx.predict(c, places[:, None], noisy=noisy)
+    mean, variance = kx.predict(c, places[:, None], noisy=noisy)[:2]
     assert line_through(ax, places, mean)
     assert line_through(ax, np.asarray(c.data.x)[ROWS, 0], np.asarray(c.data.y)[ROWS])
     np.testing.assert_allclose(band_of(ax), np.stack([mean - variance**0.5, mean + variance**0.5]), rtol=1e-3, atol=1e-4)

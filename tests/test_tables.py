@@ -72,7 +72,7 @@ def test_a_fit_is_that_of_kx_on_standardised_numbers(fitted, path):
     c = kx.condition(kx.fit(start, data).model, data)
     new = columns(seed=1)
     z_new = (raw(new) - x.mean(0)) / x.std(0)
-    mean, variance, _ = kx.predict(c, z_new, noisy=True)
+    mean, variance = kx.predict(c, z_new, noisy=True)[:2]
     answers = fitted.predict(new, level=0.9)
     assert list(answers) == ["mean", "sd", "lower", "upper"]
     np.testing.assert_allclose(answers["mean"], y.mean() + y.std() * np.asarray(mean), rtol=1e-6)

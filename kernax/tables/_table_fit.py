@@ -81,7 +81,7 @@ class TableFit(eqx.Module):
         """`predict`, with the numbers of the rows that were kept, and what to know about them."""
         check_level(level)
         x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
-        mean, variance, _ = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)
+        mean, variance = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)[:2]
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
     def report(self) -> Report:
