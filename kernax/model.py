@@ -278,7 +278,7 @@ def _flagged(system: AbstractSystem, sound: Bool[Array, ""]) -> AbstractSystem:
     return dataclasses.replace(system, result=result)
 
 
-def recondition(c: Conditioned, noise: Any) -> Conditioned:
+def recondition(c: Any, noise: Any) -> Conditioned:
     """The same model and data with another noise (ridge), from the factorisation that is at hand.
 
     **Arguments:**
@@ -300,7 +300,7 @@ def recondition(c: Conditioned, noise: Any) -> Conditioned:
     return _recondition(c, noise)
 
 
-def extend(c: Conditioned, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
+def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     """Condition on more rows, from the factorisation that is at hand: O(n²) for each new row.
 
     **Arguments:**

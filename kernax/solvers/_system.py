@@ -200,6 +200,8 @@ class AbstractSystem(eqx.Module):
             everywhere = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_rows(block),)), solution.result)
             return solution.value, everywhere
 
+        if num_rows(x) == 0:
+            return Solution(answer(x).value, self.result)
         value, results = map_rows(of_block, x, width)
         return Solution(self._or_nan(value), worse(self.result, worst(results)))
 
