@@ -65,7 +65,7 @@ def lapack_targets() -> tuple[str, ...]:
 def is_available(matrix: Array) -> bool:
     """Whether potrf and potri can be called on a matrix of this type, and are faster than XLA at its size."""
     name = matrix.dtype.name
-    if matrix.shape[0] < SMALLEST or name not in _LETTERS or not _is_expected(_ffi_version()):
+    if matrix.shape[0] < SMALLEST or name not in _LETTERS or _ffi_version() is None:
         return False
     return all(_routine(_LETTERS[name] + verb) is not None for verb in ("potrf", "potri"))
 
@@ -126,7 +126,7 @@ _METADATA = 1  # the kind of extension with which XLA asks a handler for its ver
 _INTERNAL = 13  # the code of an internal error
 
 
-def _handler(routine: str) -> Any:
+def _handler(routine: str, ffi_version: tuple[int, int]) -> Any:
     """A C function that XLA can call: it runs one routine of LAPACK."""
 
     def handle(frame: Any) -> int | None:
@@ -135,7 +135,7 @@ def _handler(routine: str) -> Any:
         try:
             if frame.extension and frame.extension.contents.kind == _METADATA:
                 version = frame.extension.contents.metadata.contents.version
-                version.major, version.minor = _ffi_version()
+                version.major, version.minor = ffi_version
             else:
                 inputs = [frame.inputs.items[index].contents for index in range(frame.inputs.count)]
                 _run(routine, frame.outputs.items[0].contents, *inputs)
@@ -204,34 +204,33 @@ def _routine(name: str) -> Callable[..., None] | None:
 
 @functools.cache
 def _ffi_version() -> tuple[int, int] | None:
-    """Major and minor version of XLA's C interface, from the header that comes with jaxlib; None if it is not there.
+    """Major and minor version of XLA's C interface, from the header that comes with jaxlib.
 
-    XLA would also say when a target is registered, but only once a device has been started.
+    None if the header is missing or the major version is not the expected one. XLA itself would refuse the targets then, but
+    only when it starts the CPU, and that would fail.
     """
     try:
         header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
     except (OSError, RuntimeError):
         return None
     found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
-    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+    if len(found) != 2 or int(found["MAJOR"]) != _FFI_MAJOR:
+        return None
+    return int(found["MAJOR"]), int(found["MINOR"])
 
 
-def _is_expected(version: tuple[int, int] | None) -> bool:
-    return version is not None and version[0] == _FFI_MAJOR
-
-
-def _register() -> None:
+def _register(ffi_version: tuple[int, int]) -> None:
     """Give XLA the handlers. JAX stores them until the CPU is used, so this starts no device."""
     # XLA keeps a handler's address until the process ends, and accepts only one address for a name. The handlers are kept
     # where a second import of this module (a reload) finds them.
-    kept = vars(sys).setdefault("_kernax_lapack_handlers", {})
+    kept = sys.__dict__.setdefault("_kernax_lapack_handlers", {})
     for routine in _ROUTINES:
         name = _target(routine)
         if name not in kept:
-            kept[name] = _handler(routine)
+            kept[name] = _handler(routine, ffi_version)
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(kept[name]), platform="cpu")
 
 
 # At import, so that a program that another process has exported or cached finds its targets.
-if _is_expected(_ffi_version()):
-    _register()
+if (_version := _ffi_version()) is not None:
+    _register(_version)
