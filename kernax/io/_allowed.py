@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from kernax import learners, selection
+from kernax.fitting._fits import Settings
 from kernax.learners._features import columns
 from kernax.parameters._fields import Setting
-from kernax.posterior import Prediction
-from kernax.solvers import Evidence, Solution
 
 _NAMES = """
     bijectors data fitting grams kernels learners means model noises parameters posterior priors rows selection solvers
@@ -97,11 +97,21 @@ def _own_modules(base: type) -> Iterator[type]:
         yield from _own_modules(kind)
 
 
+def _public_records() -> Iterator[type]:
+    """Public dataclasses and named tuples of these packages that are no modules: constraints, priors, predictions."""
+    for package in _PACKAGES:
+        module = sys.modules[package]
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if isinstance(thing, type) and _has_fields(thing) and not inspect.isabstract(thing):
+                yield thing
+
+
 @functools.cache
 def _built_in() -> dict[str, Any]:
     """All of kernax's own modules by package, its objectives, Equinox's layers, and JAX's elementwise functions."""
     found: dict[str, Any] = {}
-    for kind in (*_own_modules(eqx.Module), Setting, Solution, Evidence, Prediction):
+    for kind in (*_own_modules(eqx.Module), *_public_records(), Setting, Settings):
         package = kind.__module__.split(".")[1]
         found[f"kernax.{package}.{kind.__name__}"] = kind
     # Older files name bijectors and priors by the package in which they were then.

@@ -19,6 +19,7 @@ from kernax.data import Data
 from kernax.fitting._fits import Settings, as_result
 from kernax.io._allowed import is_named_tuple, name_of
 from kernax.io._decode import BITS, Unsaved
+from kernax.model import Conditioned
 from kernax.solvers import Result, result_name
 
 _Item = type(Result.successful)
@@ -115,9 +116,10 @@ class Encoder:
                     f"{where} predicts from its targets, so that it cannot be saved without them: save a model that is "
                     "conditioned, such as kx.condition(fit.model, fit.data)."
                 )
-            if isinstance(value, Data) and not self._targets:
-                y, mask = fields.pop("y"), self.encoded(value.mask, f"{where}.mask")
-                without["y"] = {"absent": list(y.shape), "like": mask, "type": str(y.dtype)}
+            if isinstance(value, Data | Conditioned) and not self._targets:
+                field, data = ("y", value) if isinstance(value, Data) else ("residual", value.data)
+                y, mask = fields.pop(field), self.encoded(data.mask, f"{where}.mask")
+                without[field] = {"absent": list(y.shape), "like": mask, "type": str(y.dtype)}
             encode = self._or_text if isinstance(value, Settings) else self.encoded
             parts = {field: encode(part, f"{where}.{field}") for field, part in fields.items()} | without
             return {"class": name, "fields": parts}
