@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.grams import gram_of
+from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
 from kernax.means import Constant, Zero, as_mean, mean_values
 from kernax.noises import as_noise, check_noise, is_per_row, noise_values
@@ -27,6 +27,7 @@ from kernax.solvers import (
     bordered,
     is_usable,
     offered,
+    per_output,
     result_name,
     throw_unless,
     worse,
@@ -109,16 +110,22 @@ class Model(AbstractModel):
 
     def conditioned(self, data, finite, solver):
         trend = joined_trends(self.kernel.trend(), self.trend)
-        kernel = self.kernel if trend is None else self.kernel.definite(take(data.x), data.mask)
         noise, sound = _finite_noise(noise_values(self.noise, data.x, data.dtype), finite)
-        system = solver.prepare(gram_of(kernel, data.x, data.mask), noise)
-        system = system if trend is None else bordered(system, trend)
+
+        def gram(mask: Bool[Array, " n"]) -> AbstractGram:
+            kernel = self.kernel if trend is None else self.kernel.definite(take(data.x), mask)
+            return gram_of(kernel, data.x, mask)
+
+        def prepared(mask: Bool[Array, " n"]) -> AbstractSystem:
+            system = solver.prepare(gram(mask), noise)
+            return system if trend is None else bordered(system, trend)
+
+        system = prepared(data.mask) if data.gaps is None else per_output(prepared, data.gaps, gram(data.mask), noise)
         return _conditioned(self, data, _flagged(system, sound), solver)
 
     def initialised(self, data):
-        counts = data.mask if data.y.ndim == 1 else data.mask[:, None]
-        level = _finite_or(jnp.mean(data.y, axis=0, where=counts), 0.0)
-        spread = jnp.mean(jnp.var(data.y, axis=0, where=counts))
+        level = _finite_or(jnp.mean(data.y, axis=0, where=data.observed), 0.0)
+        spread = jnp.mean(jnp.var(data.y, axis=0, where=data.observed))
         spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
         start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(take(data.x), data.mask, spread))
         if not callable(self.noise) and self.noise.ndim == 0:

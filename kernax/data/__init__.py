@@ -1,7 +1,8 @@
 """Inputs, targets, and a mask of the rows that count; one dataset, many, or the groups of a table."""
 
 from kernax.data._data import Data
+from kernax.data._gaps import Gaps, needs_same_rows, refuse_gaps
 from kernax.data._many import Group, stack
 from kernax.data._tables import Groups, groups
 
-__all__ = ["Data", "Group", "Groups", "groups", "stack"]
+__all__ = ["Data", "Gaps", "Group", "Groups", "groups", "needs_same_rows", "refuse_gaps", "stack"]

@@ -6,29 +6,34 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, check_finite, plain
+from kernax.data._gaps import Gaps, rows_and_gaps
 from kernax.rows import Grid, Rows, as_row_dtype, as_rows, is_bare, is_label, num_rows
 
 
 class Data(eqx.Module):
     """Inputs, targets, and a mask of the rows that count.
 
-    Rows with `mask=False` may hold anything, NaN included: they are overwritten here, once, and no value or gradient
-    depends on them. All numbers share one floating type, the wider of what x and y come in; integers and Python's own
+    What the mask leaves out may hold anything, NaN included: it is overwritten here, once, and no value or gradient
+    depends on it. All numbers share one floating type, the wider of what x and y come in; integers and Python's own
     numbers have none and take that of the rest. Inside a structure, integers keep their type: they are labels.
 
     **Arguments:**
 
     - `x`: inputs: an `(n, d)` array, a structure of arrays with n rows (dict, tuple, dataclass), or a `kx.Grid`.
     - `y`: targets, `(n,)`, `(n, p)`, or the shape of the grid.
-    - `mask`: which rows count, n booleans; all of them if it is not given.
+    - `mask`: which rows count, n booleans; all of them if it is not given. Or which entries of `(n, p)` targets are
+      observed, `(n, p)` booleans: each output is then learned from its own rows.
     """
 
     x: Rows
     y: Float[Array, "n *p"]
     mask: Bool[Array, " n"]
+    """Which rows count: those with an observed entry."""
+    gaps: Gaps | None = None
+    """Which rows each output is observed in; `None` if the outputs share their rows."""
 
     def __init__(self, x: Any, y: Any, mask: Any = None):
         x, y = plain(x) if is_bare(x) else jax.tree.map(plain, x), plain(y)
@@ -48,7 +53,10 @@ class Data(eqx.Module):
             raise ValueError(f"x has {n} rows and y has {y.shape[0]}: they must be the same.")
         if y.ndim == 2 and y.shape[1] == 0:
             raise ValueError(f"y has shape {y.shape}: kernax needs at least one output.")
-        mask = _as_mask(mask, n)
+        mask, gaps = _as_mask(mask, y), None
+        if mask is not None and mask.ndim == 2:
+            y = jnp.where(mask, y, 0.0)
+            mask, gaps = rows_and_gaps(mask)
         check_finite(y, "y", mask, "drop them, or mark them with mask=False")
         for leaf in jax.tree.leaves(x):
             # A cell of a grid that does not count still has coordinates.
@@ -61,6 +69,7 @@ class Data(eqx.Module):
         self.x = x
         self.y = y
         self.mask = jnp.asarray(np.ones(n, bool)) if mask is None else mask
+        self.gaps = gaps
 
     @property
     def n(self) -> int:
@@ -78,6 +87,21 @@ class Data(eqx.Module):
         return 1 if self.y.ndim == 1 else self.y.shape[1]
 
     @property
+    def observed(self) -> Bool[Array, "n *p"]:
+        """Which entries of y count; one column for all outputs if they share their rows."""
+        return _along_rows(self.mask, self.y) if self.gaps is None else self.gaps.observed
+
+    @property
+    def counts(self) -> Int[Array, "*p"]:
+        """Observed entries of each output: one number if the outputs share their rows."""
+        return self.count if self.gaps is None else jnp.sum(self.gaps.observed, axis=0)
+
+    @property
+    def num_observed(self) -> Int[Array, ""]:
+        """Observed entries of y."""
+        return self.count * self.num_outputs if self.gaps is None else jnp.sum(self.gaps.observed)
+
+    @property
     def dtype(self) -> Any:
         """The one floating type of all numbers."""
         return self.y.dtype
@@ -93,27 +117,30 @@ class Data(eqx.Module):
         return eqx.tree_at(lambda d: (d.x, d.y), self, clean), finite
 
     def zero_where_masked(self, values: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
-        """`values` with 0 in the rows that do not count."""
-        return jnp.where(_along_rows(self.mask, values), values, 0.0)
+        """`values` with 0 in the rows that do not count and, with a column for each output, in entries not observed."""
+        own = self.gaps is not None and values.ndim == 2
+        return jnp.where(self.observed if own else _along_rows(self.mask, values), values, 0.0)
 
     def __repr__(self):
         if isinstance(self.x, Grid):
             return f"Data(x=Grid{self.x.shape}, y={self.y.shape}, {self.dtype})"
-        shapes = [leaf.shape for leaf in jax.tree.leaves(self.x)]
-        return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}, {self.dtype})"
+        shapes, gaps = [leaf.shape for leaf in jax.tree.leaves(self.x)], "" if self.gaps is None else " with gaps"
+        return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}{gaps}, {self.dtype})"
 
 
 def _has_precision(value: Any) -> bool:
     return jnp.issubdtype(getattr(value, "dtype", int), jnp.floating)
 
 
-def _as_mask(mask: Any, n: int) -> Bool[Array, " n"] | None:
+def _as_mask(mask: Any, y: Float[Array, "n *p"]) -> Bool[Array, "n ..."] | None:
     if mask is None:
         return None
     if not isinstance(mask, jax.Array):
         mask = np.asarray(mask)
-    if mask.shape != (n,) or mask.dtype != bool:
-        raise ValueError(f"mask must be {n} booleans (True: the row counts), got {mask.dtype} of shape {mask.shape}.")
+    n = y.shape[0]
+    if mask.shape not in ((n,), y.shape) or mask.dtype != bool:
+        each = f", or {y.shape} of them, one for each entry of y" if y.ndim == 2 else ""
+        raise ValueError(f"mask must be {n} booleans (True: the row counts){each}, got {mask.dtype} of shape {mask.shape}.")
     return jnp.asarray(mask)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from kernax._arrays import as_host_floats
 from kernax.data._data import Data
+from kernax.data._gaps import refuse_gaps
 from kernax.data._shapes import bucket_of, plan_rows, work
 from kernax.rows import as_rows
 
@@ -77,6 +78,8 @@ def host_data(item: Any, index: int = 0, like: HostData | None = None, key: Hash
 def _parts(item: Any) -> tuple[Any, Any, Any]:
     if isinstance(item, Group):
         return item.x, item.y, None
+    if isinstance(item, Data):
+        refuse_gaps(item, "a batch")
     if isinstance(item, Data | HostData):
         return item.x, item.y, item.mask
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import check_finite, is_concrete, matmul
-from kernax.data import Data
+from kernax.data import Data, refuse_gaps
 from kernax.fitting import Fits, fit_many
 from kernax.grams import gram_of
 from kernax.kernels import joined_trends
@@ -134,6 +134,7 @@ def bagged(
     Nothing raises for one member, see `Bagged`. Called eagerly, it raises `FailedError` if all fail; not if `throw=False`.
     """
     check_model_and_data(model, data, "bagged")
+    refuse_gaps(data, "bagged")
     if not isinstance(model, Model):
         raise TypeError(f"bagged wants a kx.Model, whose noise says what a repeated row is worth, got {model!r}.")
     if solver is not None and not isinstance(solver, AbstractSolver):

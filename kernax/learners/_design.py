@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, check_finite, is_concrete, matmul
-from kernax.data import Data
+from kernax.data import Data, refuse_gaps
 from kernax.parameters import as_dtype
 from kernax.rows import Rows, as_rows
 from kernax.solvers import Result
@@ -108,6 +108,7 @@ def check_data(data: Any, caller: str) -> None:
         raise ValueError(
             f"{caller} wants one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
         )
+    refuse_gaps(data, caller)
 
 
 def as_row_weights(weights: Any, data: Data) -> Float[Array, " n"]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, is_concrete, matmul
-from kernax.data import Data
+from kernax.data import Data, refuse_gaps
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model, check_model_and_data, condition
 from kernax.noises import is_common
@@ -92,6 +92,7 @@ def boosted(
     `effective_degrees_of_freedom` and `gcv` are right to first order only.
     """
     check_model_and_data(model, data, "boosted")
+    refuse_gaps(data, "boosted")
     if not isinstance(model, Model):
         raise TypeError(f"boosted wants a kx.Model, which fits residuals by least squares, got {model!r}.")
     if not is_common(model.noise):
@@ -236,6 +237,7 @@ def _check_whole(value: Any, name: str) -> None:
 def _check_validation(validation: Any, data: Data) -> None:
     if not isinstance(validation, Data):
         raise TypeError(f"validation must be a kx.Data, got {type(validation).__name__}: write kx.Data(x, y).")
+    refuse_gaps(validation, "validation")
     check_same_columns(validation.x, data.x, "validation.x", "the data")
     if validation.mask.ndim != 1 or validation.y.shape[1:] != data.y.shape[1:]:
         raise ValueError(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from kernax.data import Data
+from kernax.data import Data, refuse_gaps
 from kernax.learners._machines import AbstractExpansion, AbstractMachine, check_labels
 from kernax.model import Conditioned
 from kernax.posterior import mean
@@ -31,6 +31,7 @@ def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Arr
     """
     if not isinstance(data, Data):
         raise TypeError(f"holdout_loss wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
+    refuse_gaps(data, "holdout_loss")
     if isinstance(c, Conditioned):
         values, own = mean(c, data.x), squared_error
     elif isinstance(c, AbstractExpansion):

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from kernax._arrays import is_concrete
+from kernax.data import refuse_gaps
 from kernax.model import Conditioned, check_conditioned
 from kernax.solvers import result_name
 
@@ -50,6 +51,7 @@ def check_drawable(c: Any) -> Conditioned:
     check_conditioned(c)
     check_finished(c)
     check_single(c, c.jitter)
+    refuse_gaps(c.data, "a picture")
     if not bool(c.ok):
         raise ValueError(f"there is nothing to draw: conditioning ended as {result_name(c.result)}.")
     return c

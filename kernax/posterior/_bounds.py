@@ -14,7 +14,7 @@ from kernax.posterior._predict import variance
 from kernax.rows import take
 
 
-def power_function(c: Conditioned, x: Any) -> Float[Array, " m"]:
+def power_function(c: Conditioned, x: Any) -> Float[Array, "m *p"]:
     """`P(x) = √(k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx)`: the posterior's standard deviation, and the factor by which the
     error at x is bounded (`error_bound`). Without noise it is 0 at the data."""
     return safe_sqrt(variance(c, x))
@@ -80,4 +80,4 @@ def safe_sqrt(value: Array) -> Array:
 
 
 def _along(rows: Array, like: Array) -> Array:
-    return rows[:, None] if like.ndim else rows
+    return rows[:, None] if like.ndim == rows.ndim else rows

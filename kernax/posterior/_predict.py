@@ -19,7 +19,8 @@ class Prediction(NamedTuple):
     """Mean and variance at new inputs, and how their computation ended."""
 
     mean: Float[Array, "m *p"]
-    variance: Float[Array, " m"]
+    variance: Float[Array, "m *p"]
+    """One for each row; one for each row and output if the outputs are not observed in the same rows."""
     num_clamped: Int[Array, ""]
     """How many variances rounding had made negative; they are 0 here."""
     result: Any
@@ -43,7 +44,7 @@ def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
     return _mean(c, new_rows(c, x))
 
 
-def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
+def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, "m *p"]:
     """Posterior variance at new inputs.
 
     Computes `k(x, x) - k(x, X) (K + noise·I)⁻¹ k(X, x)` row by row, in blocks, so that memory stays bounded. O(n²) a row
@@ -57,7 +58,8 @@ def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, " m"]:
 
     **Returns:**
 
-    An array of shape `(m,)`. Rounding errors that would make an entry negative are clamped at 0.
+    An array of shape `(m,)`, or `(m, p)` if the outputs are not observed in the same rows. Rounding errors that would make
+    an entry negative are clamped at 0.
     """
     return predict(c, x, noisy=noisy).variance
 
@@ -119,7 +121,7 @@ def negative_log_predictive_density(c: Conditioned, x: Any, y: Any) -> Float[Arr
     y = y.astype(mu.dtype)
     if y.shape != mu.shape:
         raise ValueError(f"y has shape {y.shape}, but the predictions have {mu.shape}.")
-    return jnp.mean(normal_negative_log_density(y - mu, var[:, None] if mu.ndim == 2 else var))
+    return jnp.mean(normal_negative_log_density(y - mu, var[:, None] if mu.ndim > var.ndim else var))
 
 
 def normal_negative_log_density(error: Array, variance: Array) -> Array:
@@ -152,7 +154,8 @@ def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
     value, num_clamped = spread.value, jnp.sum(spread.value < 0)
     value = jnp.where(value < 0, 0.0, value)
     if noisy:
-        value = value + noise_at(c.model.noise, x, c.data.dtype)
+        noise = noise_at(c.model.noise, x, c.data.dtype)
+        value = value + (noise[:, None] if 0 < noise.ndim < value.ndim else noise)
     return Prediction(_mean(c, x), value, num_clamped, worse(c.result, spread.result))
 
 

@@ -56,7 +56,7 @@ def excess(at: Float[Array, ""], c: Conditioned, noise_variance: Float[Array, ""
 def mean_squared_residual(c: Conditioned) -> Float[Array, ""]:
     """`‖y - f̂_X‖² / n`, over outputs as well."""
     residuals = fit_residuals(c)
-    return jnp.sum(residuals**2) / (c.data.count * c.data.num_outputs)
+    return jnp.sum(residuals**2) / c.data.num_observed
 
 
 @eqx.filter_jit

@@ -36,7 +36,7 @@ def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:
     return c.data.zero_where_masked(c.data.y - loo_residuals(c))
 
 
-def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, " n"]:
+def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, "n *p"]:
     """Leave-one-out variances: the variance at x_i of the fit without row i.
 
     **Arguments:**
@@ -46,17 +46,17 @@ def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, " n"]:
 
     **Returns:**
 
-    An array of shape `(n,)`; 0 where the data is masked.
+    An array of shape `(n,)`, or `(n, p)` if the outputs are not observed in the same rows; 0 where the data is masked.
     """
     observed = 1.0 / inverse_diagonal(c, "leave-one-out")
-    values = observed if noisy else jnp.maximum(observed - c.system.noise - c.jitter, 0.0)
+    values = observed if noisy else jnp.maximum(observed - c.system.ridge, 0.0)
     return c.data.zero_where_masked(values)
 
 
 def loo_mse(c: Conditioned) -> Float[Array, ""]:
-    """The mean squared leave-one-out residual, over rows that count and outputs. An objective. See `loo_residuals`."""
+    """The mean squared leave-one-out residual, over observed entries. An objective. See `loo_residuals`."""
     squares = loo_residuals(c) ** 2
-    return jnp.sum(squares) / (c.data.count * c.data.num_outputs)
+    return jnp.sum(squares) / c.data.num_observed
 
 
 def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
@@ -65,11 +65,11 @@ def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
     return jnp.sum(c.data.zero_where_masked(normal_negative_log_density(c.alpha * variances, variances)))
 
 
-def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, " n"]:
+def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, "n *p"]:
     """`diag(K̃⁻¹)`, or an error that names a solver that offers it."""
     check_conditioned(c)
     return offered(c.system.inverse_diagonal(), c.solver, quantity, "the diagonal of the inverse")
 
 
-def _like(rows: Float[Array, " n"], values: Float[Array, "n *p"]) -> Array:
-    return rows[:, None] if values.ndim == 2 else rows
+def _like(rows: Float[Array, "n *p"], values: Float[Array, "n *p"]) -> Array:
+    return rows[:, None] if values.ndim > rows.ndim else rows

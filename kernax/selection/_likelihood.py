@@ -39,11 +39,11 @@ def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
     """
     check_conditioned(c)
     outputs, terms = c.data.num_outputs, c.system.evidence(c.residual)
-    count = (c.data.count - c.system.num_free).astype(c.data.dtype)
+    count = (c.data.num_observed - outputs * c.system.num_free).astype(c.data.dtype)
     return LikelihoodTerms(
         fidelity=-0.5 * jnp.sum(terms.quadratic),
-        complexity=-0.5 * outputs * terms.logdet,
-        constant=-0.5 * outputs * math.log(2 * math.pi) * count,
+        complexity=-0.5 * jnp.sum(jnp.broadcast_to(terms.logdet, (outputs,))),
+        constant=-0.5 * math.log(2 * math.pi) * count,
         correction=terms.correction,
     )
 

@@ -13,11 +13,11 @@ from kernax.selection._leave_one_out import inverse_diagonal
 
 def fit_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     """`y - f̂(X) = noise · alpha`, without the loss of digits of a difference; 0 where the data is masked."""
-    return c.data.zero_where_masked(_rows(c.system.noise + c.jitter, c) * c.alpha)
+    return c.data.zero_where_masked(_rows(c.system.ridge, c) * c.alpha)
 
 
 @eqx.filter_jit
-def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, ""]:
+def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, "*p"]:
     """How many free parameters the fit is worth: `tr H = n - Σ noise_i [K̃⁻¹]_ii`.
 
     It is n at ridge 0 and falls towards 0 as the ridge grows (towards the number of functions that a trend leaves free).
@@ -28,18 +28,18 @@ def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, ""]:
 
     **Returns:**
 
-    A scalar.
+    A scalar, the same for every output; one for each output if these are not observed in the same rows.
     """
     entries = inverse_diagonal(c, "the degrees of freedom")
-    left = c.data.zero_where_masked((c.system.noise + c.jitter) * entries)
-    return c.data.count.astype(c.data.dtype) - jnp.sum(left)
+    left = c.data.zero_where_masked(c.system.ridge * entries)
+    return c.data.counts.astype(c.data.dtype) - jnp.sum(left, axis=0)
 
 
 @eqx.filter_jit
 def gcv(c: Conditioned) -> Float[Array, ""]:
     """Generalised cross-validation, `(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`. An objective.
 
-    It is leave-one-out with every point's leverage set to the mean one.
+    It is leave-one-out with every point's leverage set to the mean one. Several outputs have the mean over their entries.
 
     **Arguments:**
 
@@ -51,15 +51,14 @@ def gcv(c: Conditioned) -> Float[Array, ""]:
     """
     # A common noise cancels from the quotient, which is therefore formed without it: at noise 0 the limit is right. The
     # quotient comes before the square, so that no unit of the kernel over- or underflows.
-    entries, noise = inverse_diagonal(c, "GCV"), c.system.noise + c.jitter
-    level = jnp.max(c.data.zero_where_masked(noise)) if noise.ndim else jnp.zeros_like(noise)
+    entries, noise = inverse_diagonal(c, "GCV"), c.system.ridge
+    level = jnp.max(c.data.zero_where_masked(noise), axis=0) if noise.ndim else jnp.zeros_like(noise)
     share = jnp.where(level > 0, noise / jnp.where(level > 0, level, 1.0), 1.0)
-    count = c.data.count.astype(c.data.dtype)
-    left = jnp.sum(c.data.zero_where_masked(share * entries)) / count
+    left = jnp.sum(c.data.zero_where_masked(share * entries), axis=0) / c.data.counts
     residuals = c.data.zero_where_masked(_rows(share, c) * c.alpha / left)
-    return jnp.sum(residuals**2) / (count * c.data.num_outputs)
+    return jnp.sum(residuals**2) / c.data.num_observed
 
 
-def _rows(values: Float[Array, "*n"], c: Conditioned) -> Array:
+def _rows(values: Float[Array, "..."], c: Conditioned) -> Array:
     """One number, or one per row, beside outputs."""
-    return values[:, None] if values.ndim and c.alpha.ndim == 2 else values
+    return values[:, None] if 0 < values.ndim < c.alpha.ndim else values

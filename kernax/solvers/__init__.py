@@ -5,6 +5,7 @@ from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factor
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
+from kernax.solvers._per_output import PerOutput, per_output
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import (
     FailedError,
@@ -39,6 +40,7 @@ __all__ = [
     "EighSystem",
     "Evidence",
     "FailedError",
+    "PerOutput",
     "Result",
     "Solution",
     "bordered",
@@ -51,6 +53,7 @@ __all__ = [
     "logdet_definite",
     "offered",
     "one_at_a_time_on_cpu",
+    "per_output",
     "power_iteration",
     "result_advice",
     "result_meaning",

@@ -40,9 +40,11 @@ class Evidence(NamedTuple):
 
     quadratic: Float[Array, " p"]
     """`bᵀ A⁻¹ b` for every column of b."""
-    logdet: Float[Array, ""]
+    logdet: Float[Array, "*p"]
+    """`log det A`; one for every column if each has a matrix of its own."""
     correction: Float[Array, ""]
-    """What an approximation adds to the log density to make it a bound; 0 for exact Systems."""
+    """What an approximation adds to the log density to make it a bound: the same for every column, summed over them.
+    0 for exact Systems."""
     result: Any
 
 
@@ -94,7 +96,7 @@ class AbstractSystem(eqx.Module):
 
     # What a strategy may offer; `None` where it cannot.
 
-    def inverse_diagonal(self) -> Float[Array, " n"] | None:
+    def inverse_diagonal(self) -> Float[Array, "n *p"] | None:
         """`diag(A⁻¹)`, 1 in masked rows: what leave-one-out and GCV ask for."""
         return None
 
@@ -142,9 +144,14 @@ class AbstractSystem(eqx.Module):
         return 0
 
     @property
+    def ridge(self) -> Float[Array, "..."]:
+        """Noise and jitter: one number, or one for each row."""
+        return self.noise + self.jitter
+
+    @property
     def shift(self) -> Float[Array, " n"]:
         """What lies on the diagonal beside K: noise and jitter in rows that count, 1 in masked ones (where K is 0)."""
-        return jnp.where(self.gram.mask, self.noise + self.jitter, 1.0)
+        return jnp.where(self.gram.mask, self.ridge, 1.0)
 
     @property
     def operator(self) -> derivatives.Shifted:
@@ -157,7 +164,7 @@ class AbstractSystem(eqx.Module):
         value = self._or_nan(self._columns(solution.value)).reshape(b.shape)
         return solution._replace(value=value, result=worse(self.result, solution.result))
 
-    def logdet(self) -> Float[Array, ""]:
+    def logdet(self) -> Float[Array, "*p"]:
         """`log det A` over the rows that count."""
         return self._or_nan(self._logdet())
 
@@ -247,8 +254,8 @@ def worse(first: Any, second: Any) -> Any:
 
 
 def worst(results: Any) -> Any:
-    """Of several results, the first that is not `successful`."""
-    at = jnp.argmax(results != Result.successful)
+    """Of several results, the first that has no numbers behind it; if all have, the first that is not `successful`."""
+    at = jnp.argmax(2 * ~is_usable(results) + (results != Result.successful))
     return jax.tree.map(lambda leaf: leaf[at], results)
 
 
