@@ -24,12 +24,12 @@ from kernax.solvers import (
     Cholesky,
     Result,
     Solution,
-    bordered,
     is_usable,
     offered,
     per_output,
     result_name,
     throw_unless,
+    with_trend,
     worse,
 )
 
@@ -118,7 +118,7 @@ class Model(AbstractModel):
 
         def prepared(mask: Bool[Array, " n"]) -> AbstractSystem:
             system = solver.prepare(gram(mask), noise)
-            return system if trend is None else bordered(system, trend)
+            return system if trend is None else with_trend(system, trend)
 
         system = prepared(data.mask) if data.gaps is None else per_output(prepared, data.gaps, gram(data.mask), noise)
         return _conditioned(self, data, _flagged(system, sound), solver)

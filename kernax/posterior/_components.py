@@ -15,7 +15,7 @@ from kernax.rows import Rows, map_rows
 from kernax.solvers import offered
 
 
-class Components(eqx.Module):
+class SumComponents(eqx.Module):
     """What each summand of a kernel contributes to the posterior.
 
     `mean.sum(axis=0) + rest` is the posterior mean. Variances do not add up: the summands are correlated given the data.
@@ -29,10 +29,10 @@ class Components(eqx.Module):
     """What belongs to no summand: the mean function, and the trend with its fitted coefficients."""
 
     def __repr__(self):
-        return f"Components({', '.join(self.names)})"
+        return f"SumComponents({', '.join(self.names)})"
 
 
-def components(c: Any, x: Any) -> Components:
+def components(c: Any, x: Any) -> SumComponents:
     """Posterior mean and variance of each summand of a sum kernel, at new inputs.
 
     With `k = k_1 + k_2 + …` the function is a sum of independent ones, and given the data each has the mean
@@ -45,11 +45,11 @@ def components(c: Any, x: Any) -> Components:
 
     **Returns:**
 
-    A `Components` with `names`, `mean`, `variance` and `rest`; the means and `rest` add up to the posterior mean.
+    A `SumComponents` with `names`, `mean`, `variance` and `rest`; the means and `rest` add up to the posterior mean.
     """
     check_conditioned(c)
     names = tuple(repr(part) for part in c.model.kernel.summands())
-    return Components(names, *_components(c, new_rows(c, x)))
+    return SumComponents(names, *_components(c, new_rows(c, x)))
 
 
 @eqx.filter_jit

@@ -1,6 +1,6 @@
 """How `K + noise·I` is solved: strategies, the Systems that they prepare, and their derivatives in one file."""
 
-from kernax.solvers._bordered import Bordered, bordered
+from kernax.solvers._bordered import Bordered, with_trend
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._lapack import lapack_targets
@@ -43,7 +43,6 @@ __all__ = [
     "PerOutput",
     "Result",
     "Solution",
-    "bordered",
     "draw_root",
     "factorise_columns",
     "factorise_matrix",
@@ -62,6 +61,7 @@ __all__ = [
     "solve_definite",
     "solve_saddle_point",
     "throw_unless",
+    "with_trend",
     "worse",
     "worst",
 ]

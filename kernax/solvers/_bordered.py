@@ -116,7 +116,7 @@ class Bordered(AbstractSystem):
 
     def appended(self, gram, noise):
         inner = self.inner.appended(gram, noise)
-        return None if inner is None else bordered(inner, self.trend)
+        return None if inner is None else with_trend(inner, self.trend)
 
     def eigenvalues(self):
         """Those of `M K M`, where M projects onto vectors that do not see P; 0 for the directions of P. O(n³)."""
@@ -159,7 +159,7 @@ class Bordered(AbstractSystem):
         return self.trend(x) / self.scale - self.inner._mean(x, self.carried)
 
 
-def bordered(inner: AbstractSystem, trend: AbstractTrend) -> Bordered:
+def with_trend(inner: AbstractSystem, trend: AbstractTrend) -> Bordered:
     """A System with the functions of a trend left free."""
     gram = inner.gram
     trend = trend.scaled(take(gram.x), gram.mask)

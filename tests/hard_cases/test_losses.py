@@ -151,7 +151,7 @@ REFUSED = {
     "infinite C": (lambda: learners.KernelMachine(kx.RBF(), C=np.inf), ValueError, "C must be positive and finite"),
     "no data held out": (lambda: learners.holdout_loss(TRAINED, (X, Y)), TypeError, "kx.Data second"),
     "labels held out": (lambda: learners.holdout_loss(TRAINED, kx.Data(X, X[:, 0])), ValueError, "wants labels -1 and"),
-    "asked like a Gaussian process": (lambda: kx.mean(TRAINED, X), TypeError, "call it with new rows"),
+    "asked like a Gaussian process": (lambda: kx.mean(TRAINED, X), TypeError, "called with new rows"),
 }
 TRAINED = kx.condition(machine(), kx.Data(X, Y))
 

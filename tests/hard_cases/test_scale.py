@@ -40,12 +40,12 @@ def test_h40_answers_in_chunks_are_the_same(monkeypatch):
     x_new = RNG.normal(size=(23, 2))
     c = kx.condition(kx.Model(kx.RBF(1.0), 0.1), kx.Data(XS[0], YS[0]))
     with monkeypatch.context() as patch:
-        patch.setattr(rows, "_ENTRIES", 200)
+        patch.setattr(rows, "_ENTRIES", 100)
         program = jax.jit(kx.predict).lower(c, x_new)
         text = program.as_text()
         got = program.compile()(c, x_new)
-    # 200 numbers are 6 rows of 4 · 8: four blocks of 6, of which the last is padded.
-    assert "tensor<8x6xf64>" in text
+    # 100 numbers are 3 rows of 4 · 8 for the variance: eight blocks of 3, of which the last is padded.
+    assert "tensor<8x3xf64>" in text
     assert "tensor<8x23xf64>" not in text
     mean, variance = oracle.posterior(oracle.rbf(XS[0]), oracle.rbf(x_new, XS[0]), np.ones(23), YS[0], 0.1)
     np.testing.assert_allclose(got.mean, mean, rtol=1e-10)
