@@ -6,11 +6,12 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # scikit-learn checks input of other array libraries only if this is set, before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
-# Most of the time goes into compiling small programs that run once: LLVM need not optimise them, the older emitters of
-# fusions are done sooner, and so is one object file instead of several. What stands in XLA_FLAGS already comes last, and
-# wins: XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true" tests the code that users run.
+# Most of the time is spent on compiling small programs that run once. It is faster without the optimisations of LLVM, with
+# the older fusion emitters, and with one object file instead of several. Flags that are already in XLA_FLAGS come last and
+# take precedence. KERNAX_TEST_XLA_DEFAULTS=1 leaves XLA_FLAGS alone, to test the code that users run.
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+    * (os.environ.get("KERNAX_TEST_XLA_DEFAULTS") != "1")
     + os.environ.get("XLA_FLAGS", "")
 ).strip()
 

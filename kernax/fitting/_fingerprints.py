@@ -158,8 +158,9 @@ class _Walk:
             reduced = copyreg.dispatch_table.get(type(thing), lambda it: it.__reduce_ex__(4))(thing)
             if not isinstance(reduced, str):
                 function, arguments, state, items, pairs, *_ = (*reduced, None, None, None)
-                if isinstance(state, dict):  # whether a cached property has been used before does not matter
-                    state = {name: value for name, value in state.items() if not _is_cached(type(thing), name)} or None
+                if isinstance(state, dict):  # attributes, in whatever order they were set, and with caches filled or not
+                    names = sorted((name for name in state if not _is_cached(type(thing), name)), key=str)
+                    state = [(name, state[name]) for name in names] or None
                 return ["object", function, arguments, state, list(items or ()), list(pairs or ())]
             package = pickle.whichmodule(thing, reduced).partition(".")[0]  # pyright: ignore[reportAttributeAccessIssue]
             if is_installed(package) or type(thing).__module__ == "typing":  # type variables have a name and nothing else
