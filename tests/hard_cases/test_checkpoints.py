@@ -196,7 +196,7 @@ CHANGES = {
         thing = kx.Model(1.0 * Own(), noise=0.1)
     """,
     "the bijector of a field": """
-        class Own(kx.AbstractStationary):
+        class Own(kx.kernels.AbstractStationary):
             lengthscale: jax.Array = kx.interval(0.0, 1.0 + VALUE, default=0.5)
             def of_squared_distance(self, s):
                 return jnp.exp(-s)
@@ -261,7 +261,7 @@ def test_h51_helpers_of_other_modules_are_followed(source, tmp_path, monkeypatch
 
 # What must be the same in every process.
 SAME = """
-class Own(kx.AbstractStationary):
+class Own(kx.kernels.AbstractStationary):
     lengthscale: jax.Array = kx.positive(default=1.0)
     names: frozenset = eqx.field(static=True, default=frozenset("abcdef"))
 
@@ -337,7 +337,7 @@ OBJECTIVE = """
         return helper(c)
 """
 KERNEL = """
-    class Own(kx.AbstractStationary):
+    class Own(kx.kernels.AbstractStationary):
         lengthscale: jax.Array = kx.positive(default=1.0)
         def of_squared_distance(self, s):
             return jnp.exp(-VALUE * s)
