@@ -252,9 +252,7 @@ def check_model_and_data(model: Any, data: Any, caller: str) -> None:
 def check_conditioned(c: Any) -> None:
     """Raise `TypeError` if `c` is not a `Conditioned`."""
     if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
-        raise TypeError(
-            f"a {type(c).__name__} predicts when it is called with new rows: write machine(x)."
-        )
+        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).")
     if not isinstance(c, Conditioned):
         raise TypeError(
             f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."

@@ -45,9 +45,7 @@ class Grid(eqx.Module):
     def rows(self) -> tuple[Rows, ...]:
         """All points, one after another: a tuple of rows with `prod(shape)` rows each."""
         places = np.unravel_index(np.arange(math.prod(self.shape)), self.shape)
-        return tuple(
-            jax.tree.map(lambda leaf, at=at: leaf[at], axis) for axis, at in zip(self.axes, places, strict=True)
-        )
+        return tuple(jax.tree.map(lambda leaf, at=at: leaf[at], axis) for axis, at in zip(self.axes, places, strict=True))
 
 
 def as_rows(x: Any, name: str, one: str = "") -> Rows:

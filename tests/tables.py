@@ -115,7 +115,9 @@ class SystemCase:
 
     def scalar(self, c) -> jax.Array:
         """One number that depends on evidence, mean, variance and leave-one-out."""
-        value = kx.log_marginal_likelihood(c) + jnp.sum(jnp.sin(kx.mean(c, self.new))) + jnp.sum(kx.variance(c, self.new) ** 2)
+        value = (
+            kx.log_marginal_likelihood(c) + jnp.sum(jnp.sin(kx.mean(c, self.new))) + jnp.sum(kx.variance(c, self.new) ** 2)
+        )
         return value + kx.loo_mse(c) if self.has_inverse else value
 
     def dense_scalar(self, model) -> jax.Array:
@@ -127,7 +129,9 @@ class SystemCase:
         sign_and_log = jnp.linalg.slogdet(inverse)
         value = -0.5 * y @ alpha + 0.5 * sign_and_log[1] - 0.5 * n * jnp.log(2 * jnp.pi)
         prior = jax.vmap(model.kernel.pair)(new, new)
-        value = value + jnp.sum(jnp.sin(cross.T @ alpha)) + jnp.sum((prior - jnp.sum(cross * (inverse @ cross), axis=0)) ** 2)
+        value = (
+            value + jnp.sum(jnp.sin(cross.T @ alpha)) + jnp.sum((prior - jnp.sum(cross * (inverse @ cross), axis=0)) ** 2)
+        )
         return value + jnp.mean((alpha / jnp.diagonal(inverse)) ** 2) if self.has_inverse else value
 
 
@@ -136,7 +140,12 @@ def pairs(kernel, x, z) -> jax.Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel.pair(a, b))(z))(x)
 
 
-_LINE = {"kernel": 1.3 * kx.Matern32(lengthscale=0.8), "x": TIMES, "y": VALUES, "new": np.array([[-0.5], [1.1], [2.5], [6.0]])}
+_LINE = {
+    "kernel": 1.3 * kx.Matern32(lengthscale=0.8),
+    "x": TIMES,
+    "y": VALUES,
+    "new": np.array([[-0.5], [1.1], [2.5], [6.0]]),
+}
 _GRID = {
     "kernel": 1.3 * kx.Select(kx.RBF(lengthscale=0.8), axis=0) * kx.Select(kx.Matern32(lengthscale=1.1), axis=1),
     "x": kx.Grid(AXES),

@@ -137,7 +137,9 @@ def test_another_noise_from_the_same_factorisation(name):
 
 @pytest.mark.parametrize("name", [name for name, case in SYSTEMS.items() if not case.can_shift])
 def test_h47_a_question_that_a_system_cannot_answer_names_the_remedy(name):
-    with pytest.raises(TypeError, match=r"another ridge needs another noise .* does not offer here: condition with kx\.Eigh"):
+    with pytest.raises(
+        TypeError, match=r"another ridge needs another noise .* does not offer here: condition with kx\.Eigh"
+    ):
         kx.recondition(conditioned(name), noise=2.0)
 
 

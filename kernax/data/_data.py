@@ -111,9 +111,7 @@ class Data(eqx.Module):
         # 0 times a number is 0, unless that is infinite or NaN.
         traces = [jnp.sum(0.0 * leaf) for leaf in jax.tree.leaves((self.x, self.y)) if not is_label(leaf)]
         finite = jnp.sum(jnp.stack(traces)) == 0
-        clean = jax.tree.map(
-            lambda leaf: leaf if is_label(leaf) else jnp.where(finite, leaf, 0.0), (self.x, self.y)
-        )
+        clean = jax.tree.map(lambda leaf: leaf if is_label(leaf) else jnp.where(finite, leaf, 0.0), (self.x, self.y))
         return eqx.tree_at(lambda d: (d.x, d.y), self, clean), finite
 
     def zero_where_masked(self, values: Float[Array, "n *p"]) -> Float[Array, "n *p"]:

@@ -55,9 +55,7 @@ class Anchored(AbstractKernel):
         return self.kernel.gram(self.anchors, None) + self.level * jnp.eye(number, dtype=self.anchors.dtype)
 
 
-def anchored(
-    kernel: AbstractKernel, degree: int, x: Float[Array, "n d"], mask: Bool[Array, " n"]
-) -> Anchored:
+def anchored(kernel: AbstractKernel, degree: int, x: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Anchored:
     """A spline beside polynomials of this degree, made definite with anchors in the bounding box of the rows that count."""
     middle, half = middle_and_half(x, mask)
     unit = _corners(degree, x.shape[1])

@@ -87,7 +87,7 @@ class Select(AbstractKernel):
                 known = f"the keys {sorted(x)}" if isinstance(x, dict) else "no keys"
                 raise ValueError(f"Select asks for the key {self.key!r}, but the rows have {known}.")
             return x[self.key]
-        if not isinstance(x, tuple | list) or self.axis >= len(x):
+        if self.axis is None or not isinstance(x, tuple | list) or self.axis >= len(x):
             raise ValueError(f"Select asks for axis {self.axis}: give rows as a tuple with that many parts, or a kx.Grid.")
         return x[self.axis]
 

@@ -19,8 +19,10 @@ from kernax.rows import Rows, num_rows, row_dtype, take
 class AbstractTrend(eqx.Module):
     """A few functions of a row, whose coefficients the data alone determine."""
 
-    has_constant: eqx.AbstractVar[bool]
-    """Whether the constant function is among them. Several trends together have it only once."""
+    @property
+    @abc.abstractmethod
+    def has_constant(self) -> bool:
+        """Whether the constant function is among them. Several trends together have it only once."""
 
     @abc.abstractmethod
     def functions(self, x: Rows) -> Float[Array, "n q"]:
@@ -51,11 +53,14 @@ class PolynomialTrend(AbstractTrend):
     middle: Float[Array, " d"] | None = None
     half: Float[Array, " d"] | None = None
     """Columns are moved and divided by these first. Polynomials stay polynomials: only rounding depends on it."""
-    has_constant: bool = eqx.field(static=True, default=True, repr=False)
 
     def __check_init__(self):
         if self.degree != 0:
             whole_number(self.degree, "PolynomialTrend.degree")
+
+    @property
+    def has_constant(self):
+        return True
 
     def functions(self, x):
         if not eqx.is_array(x):
@@ -91,10 +96,10 @@ class ViewedTrend(AbstractTrend):
     trend: AbstractTrend
     owner: Any
     """The kernel whose `view` it is."""
-    has_constant: bool = eqx.field(static=True)
 
-    def __init__(self, trend: AbstractTrend, owner: Any):
-        self.trend, self.owner, self.has_constant = trend, owner, trend.has_constant
+    @property
+    def has_constant(self):
+        return self.trend.has_constant
 
     def functions(self, x):
         return self.trend.functions(self.owner.view(x))
@@ -107,24 +112,26 @@ class TrendSum(AbstractTrend):
     """The functions of several trends together."""
 
     trends: tuple[AbstractTrend, ...]
-    has_constant: bool = eqx.field(static=True)
 
-    def __init__(self, trends: Any):
-        self.trends = tuple(trends)
-        self.has_constant = any(trend.has_constant for trend in self.trends)
+    @property
+    def has_constant(self):
+        return any(trend.has_constant for trend in self.trends)
 
     def functions(self, x):
         return jnp.concatenate([trend.functions(x) for trend in self.trends], axis=1)
 
     def scaled(self, x, mask):
-        return TrendSum(trend.scaled(x, mask) for trend in self.trends)
+        return TrendSum(tuple(trend.scaled(x, mask) for trend in self.trends))
 
 
 class FunctionTrend(AbstractTrend):
     """Functions of a user's own: any callable from one row to a vector of values."""
 
     function: Callable[[Any], Any] = eqx.field(converter=as_function)
-    has_constant: bool = eqx.field(static=True, default=False, repr=False)
+
+    @property
+    def has_constant(self):
+        return False
 
     def functions(self, x):
         values = jax.vmap(self.function)(x)
@@ -134,7 +141,7 @@ class FunctionTrend(AbstractTrend):
 def joined_trends(*trends: AbstractTrend | None) -> AbstractTrend | None:
     """The functions of all trends that there are; `None` if there are none."""
     found = [trend for trend in trends if trend is not None]
-    return None if not found else (found[0] if len(found) == 1 else TrendSum(found))
+    return None if not found else (found[0] if len(found) == 1 else TrendSum(tuple(found)))
 
 
 def as_trend(value: Any) -> AbstractTrend | None:
@@ -148,7 +155,5 @@ def as_trend(value: Any) -> AbstractTrend | None:
     if hasattr(value, "__index__") and not isinstance(value, bool):
         return PolynomialTrend(int(value))
     if not callable(value):
-        raise TypeError(
-            f"trend must be a degree, such as 1, or a function of one row that returns a vector, got {value!r}."
-        )
+        raise TypeError(f"trend must be a degree, such as 1, or a function of one row that returns a vector, got {value!r}.")
     return FunctionTrend(value)

@@ -119,6 +119,7 @@ def _face(
             matrix, right = matrix + level, right + level * total
         system = factorise_matrix(matrix, jnp.zeros((), gram.dtype), used)
         columns = jnp.where(used[:, None], jnp.stack([right, jnp.ones_like(right)], axis=1), 0.0)
+
         # Twice, the second time for what the first has missed: undoes most of what jitter has changed, where the system has
         # a solution at all. (A loop, since a solve takes long to compile.)
         def refined(_: Any, z: Array) -> Array:

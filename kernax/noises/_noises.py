@@ -44,8 +44,7 @@ class PerGroup(Parametrised):
     def _labels(self, x: Any) -> Array:
         if not isinstance(x, dict) or self.key not in x:
             raise ValueError(
-                f"noises.PerGroup({self.key!r}) needs rows with a group: write "
-                f"kx.Data({{'x': x, {self.key!r}: groups}}, y)."
+                f"noises.PerGroup({self.key!r}) needs rows with a group: write kx.Data({{'x': x, {self.key!r}: groups}}, y)."
             )
         labels = x[self.key]
         if jnp.issubdtype(labels.dtype, jnp.inexact):
@@ -73,8 +72,8 @@ def is_common(noise: Any) -> bool:
 def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
     """The noise of every training row: shape `()` if it is one number for all, else `(n,)`."""
     if callable(noise):
-        return jax.vmap(noise)(take(x)).astype(dtype)
-    return noise.astype(dtype)
+        return jnp.asarray(jax.vmap(noise)(take(x)), dtype)
+    return jnp.asarray(noise, dtype)
 
 
 def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:

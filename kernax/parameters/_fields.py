@@ -161,7 +161,7 @@ class Parametrised(eqx.Module):
         for field in dataclasses.fields(self):
             bijector = field.metadata.get("bijector")
             value = getattr(self, field.name, None)
-            if bijector is None or not eqx.is_array(value):
+            if bijector is None or value is None or not eqx.is_array(value):
                 continue
             name = f"{type(self).__name__}.{field.name}"
             if field.metadata["scalar"] and value.ndim:

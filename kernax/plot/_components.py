@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kernax.plot._canvas import COLOURS, Axes, by_output, canvas, check_drawable, legend_above
+from kernax.plot._canvas import COLOURS, Axes, by_output, check_drawable, legend_above
 from kernax.plot._posterior import _check_one_column, _places
 from kernax.posterior import components as posterior_components
 
@@ -33,10 +33,10 @@ def components(c: Any, x: Any = None, *, level: float = 0.95, output: int = 0, a
     parts = posterior_components(c, places[:, None])
     number = len(parts.names)
     if ax is None:
-        figure = canvas(None).figure
-        figure.clear()
-        figure.set_size_inches(6.4, 1.2 + 1.7 * number)
-        ax = list(figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0])
+        import matplotlib.pyplot as plt
+
+        size = (6.4, 1.2 + 1.7 * number)
+        ax = list(plt.subplots(number, 1, sharex=True, squeeze=False, figsize=size, layout="constrained")[1][:, 0])
     if len(ax) != number:
         raise ValueError(f"the kernel has {number} summands: give as many axes, or none.")
     factor = NormalDist().inv_cdf((1 + level) / 2)

@@ -70,9 +70,7 @@ def _components(c: Conditioned, x: Rows) -> tuple[Array, Array, Array]:
         ]
         return jnp.stack(means, axis=1), jnp.stack(spreads, axis=1)
 
-    mean, variance = jax.tree.map(
-        lambda leaf: jnp.moveaxis(leaf, 1, 0), map_rows(of_block, x, 4 * len(grams) * c.data.n)
-    )
+    mean, variance = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), map_rows(of_block, x, 4 * len(grams) * c.data.n))
     mean = jnp.where(c.ok, mean, jnp.nan).reshape(len(grams), -1, *c.residual.shape[1:])
     variance = jnp.where(c.ok, jnp.maximum(variance, 0.0), jnp.nan)
     whole = c.system.mean(x, c.solution)

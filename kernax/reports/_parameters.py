@@ -135,6 +135,8 @@ def columns_of(model: Any, path: Any, names: Names) -> list[int] | None:
     for depth in range(1, len(path)):
         part, _ = owner_and_field(model, path[: depth + 1])
         if isinstance(part, Select):
+            if part.columns is None:
+                return None
             columns = [columns[i] for i in part.columns]
         elif isinstance(part, Warp | FeatureMap):
             return None

@@ -156,8 +156,8 @@ def _of_minimum(c: Conditioned, ridges: Array | None, by: Any, table: Folds | No
     if by == "kfold":
         criterion: Callable[[Conditioned], Array] = lambda c: kfold_mse(c, table)  # noqa: E731
     else:
-        known = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}
-        criterion = by if callable(by) else known[by]
+        known: dict[str, Any] = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}
+        criterion = known.get(by, by)
     values, jitter = _along(lambda c: (criterion(c), c.jitter), c, ridges, folds=by == "kfold")
     # Where jitter was needed, the criterion is that of the jitter and not of the ridge.
     candidates = jnp.where((jitter > 0) & jnp.any(jitter == 0), jnp.inf, values)

@@ -185,7 +185,9 @@ def _wrapped(inner: AbstractSystem, trend: AbstractTrend, scale: Array, basis: A
     moments = jnp.where(good, 0.5 * (moments + moments.T), jnp.eye(basis.shape[1], dtype=basis.dtype))
     result = worse(inner.result, carried.result)
     result = Result.where(independent | (inner.result == Result.empty), result, Result.rank_deficient)
-    return Bordered(inner, trend, scale, basis, carried, moments, result)
+    return Bordered(  # pyright: ignore[reportCallIssue]
+        inner=inner, trend=trend, scale=scale, basis=basis, carried=carried, moments=moments, result=result
+    )
 
 
 def _are_independent(moments: Float[Array, "q q"]) -> Bool[Array, ""]:

@@ -41,7 +41,7 @@ class CholeskySystem(AbstractSystem):
     Where the factorisation failed, the factor is that of the identity, and the base class answers NaN.
     """
 
-    gram: MatrixGram
+    gram: MatrixGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
     raw: RawCholesky
     jitter: Float[Array, ""]
@@ -70,7 +70,7 @@ class CholeskySystem(AbstractSystem):
         rows = gram.rows(jnp.arange(n, gram.n))
         matrix = jnp.block([[self.gram.matrix, rows[:, :n].T], [rows]])
         longer = MatrixGram(gram.kernel, gram.x, gram.mask, matrix)
-        longer = CholeskySystem(longer, noise, self.raw, self.jitter, self.result)
+        longer = CholeskySystem(gram=longer, noise=noise, raw=self.raw, jitter=self.jitter, result=self.result)
         fixed, shift = jax.lax.stop_gradient((longer.gram.matrix, longer.shift))
         side = self.raw.half_solve(fixed[:n, n:])
         corner = _raw.cholesky(fixed[n:, n:] - matmul(side.T, side), shift[n:])
@@ -79,7 +79,7 @@ class CholeskySystem(AbstractSystem):
         corner = jnp.where(ok, corner, jnp.eye(new, dtype=corner.dtype))
         raw = RawCholesky(jnp.block([[self.raw.upper, side], [jnp.zeros((new, n), side.dtype), corner]]))
         result = Result.where(ok | ~is_usable(self.result), self.result, Result.not_positive_definite)
-        return CholeskySystem(longer.gram, noise, raw, self.jitter, result)
+        return CholeskySystem(gram=longer.gram, noise=noise, raw=raw, jitter=self.jitter, result=result)
 
     def draw(self, key, number):
         shocks = jax.random.normal(key, (self.gram.n, number), self.gram.matrix.dtype)
@@ -106,7 +106,7 @@ class Cholesky(AbstractSolver):
         shift = jnp.where(gram.mask, variance, 1.0).astype(fixed.dtype)
         upper, jitter, ok = _jittered(fixed, shift, gram.mask, jitter_ladder(fixed.dtype, self.max_jitter))
         result = status(ok, fixed, variance, gram.mask, jitter)
-        return CholeskySystem(gram, noise, RawCholesky(upper), jitter, result)
+        return CholeskySystem(gram=gram, noise=noise, raw=RawCholesky(upper), jitter=jitter, result=result)
 
 
 def _jittered(

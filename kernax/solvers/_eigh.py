@@ -47,7 +47,7 @@ class EighSystem(AbstractSystem):
     eigenvectors are then those of `K + diag(noise)`.
     """
 
-    gram: MatrixGram
+    gram: MatrixGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
     spectrum: spectral.Spectrum
     outlook: Outlook
@@ -160,4 +160,12 @@ def _assembled(
     noise_free = jnp.any(jnp.where(gram.mask, constant, 1.0) == 0)
     common = constant if noise.ndim == 0 else jnp.zeros((), noise.dtype)
     jitter, result = outlook.at(common, noise_free, max_jitter)
-    return EighSystem(gram, noise, spectrum, outlook, jitter, result, max_jitter)
+    return EighSystem(
+        gram=gram,
+        noise=noise,
+        spectrum=spectrum,
+        outlook=outlook,
+        jitter=jitter,
+        result=result,
+        max_jitter=max_jitter,
+    )

@@ -171,8 +171,8 @@ class AbstractSystem(eqx.Module):
     def evidence(self, b: Float[Array, "n *p"]) -> Evidence:
         """The terms of `log N(b; 0, A)`, for one right-hand side or for every column."""
         terms = self._evidence(self._columns(b))
-        numbers = [self._or_nan(term) for term in terms[:3]]
-        return Evidence(*numbers, worse(self.result, terms.result))
+        quadratic, logdet, correction = (self._or_nan(term) for term in terms[:3])
+        return Evidence(quadratic, logdet, correction, worse(self.result, terms.result))
 
     def mean(self, x: Rows, solution: Solution) -> Float[Array, "m *p"]:
         """`k(x, X) A⁻¹ b` at new rows, from the solution for b."""

@@ -128,7 +128,10 @@ def test_traced_labels_are_refused(c):
 
 
 def test_an_unknown_selector_or_rule_is_refused():
-    with pytest.raises(ValueError, match=r"^by must be one of loo, gcv, kfold, likelihood, l_curve, discrepancy, or a function of a Conditioned, got 'aic'"):
+    with pytest.raises(
+        ValueError,
+        match=r"^by must be one of loo, gcv, .*, or a function of a Conditioned, got 'aic'",
+    ):
         as_users_meet_it(kx.select_ridge)(MODEL, DATA, "aic")
     with pytest.raises(ValueError, match=r"^rule must be one of best_mean_score, mean_of_best, got 'median'"):
         as_users_meet_it(kx.select_ridge)(MODEL, DATA, "kfold", rule="median")
