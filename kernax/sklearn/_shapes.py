@@ -29,6 +29,7 @@ from kernax.kernels import (
     Scale,
     Sum,
 )
+from kernax.model import Conditioned
 
 _SMALL = (32, 128, 256)
 _LARGEST_STEP = 128
@@ -104,7 +105,10 @@ def data_with_columns(data: Data, width: int) -> Data:
 
 def with_columns(machine: Any, width: int) -> Any:
     """A machine (or a fit) with this many columns in its data: its own, as users see it, or the padded ones."""
-    return eqx.tree_at(lambda m: m.data, machine, data_with_columns(machine.data, width))
+    data = data_with_columns(machine.data, width)
+    machine = eqx.tree_at(lambda m: m.data, machine, data)
+    # A conditioned model predicts with the rows of its Gram.
+    return eqx.tree_at(lambda m: m.system.gram.x, machine, data.x) if isinstance(machine, Conditioned) else machine
 
 
 def at_rows(function: Callable[[np.ndarray], Any], X: np.ndarray) -> Any:

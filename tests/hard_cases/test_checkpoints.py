@@ -197,7 +197,7 @@ CHANGES = {
     """,
     "the bijector of a field": """
         class Own(kx.kernels.AbstractStationary):
-            lengthscale: jax.Array = kx.interval(0.0, 1.0 + VALUE, default=0.5)
+            lengthscale: jax.Array = kx.parameters.interval(0.0, 1.0 + VALUE, default=0.5)
             def of_squared_distance(self, s):
                 return jnp.exp(-s)
         thing = Own(lengthscale=1.0)
@@ -296,7 +296,7 @@ things = {
     "objective": make({"a": set("abcdef"), "b": [frozenset("xyz")]}, [helper, jnp.sum, Options(set("xyz")), len]),
     "functions": {helper, jnp.sum, jax.nn.relu, np.sin, np.mean, len, Own, kx.loo_mse, math.sin},
     "adam": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(optax.cosine_decay_schedule(1.0, 10))),
-    "lbfgs": kx.lbfgs(),
+    "lbfgs": kx.fitting.lbfgs(),
     "injected": optax.inject_hyperparams(optax.adamw)(learning_rate=0.1),
     "split": optax.multi_transform({"a": optax.adam(1.0), "b": optax.sgd(0.1)}, {"x": "a", "y": "b"}),
     "partial": functools.partial(helper, options=Options(set("pq"))),

@@ -190,3 +190,23 @@ def test_questions_that_a_loss_cannot_answer():
         c.classify(X)
     with pytest.raises(TypeError, match="intercept, which has no prior"):
         kx.log_marginal_likelihood(c)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_h46_padding_changes_no_laplace_approximation(dtype):
+    """Rows twice and a large variance: the likelihood, its gradient and predictions are those of the rows that count."""
+    x = np.repeat(np.linspace(0.0, 3.0, 5), 2)[:, None].astype(dtype)
+    y = np.array([1, 1, -1, 1, -1, -1, 1, -1, 1, 1], dtype)
+    padded = kx.Data(np.concatenate([x, x[:6]]), np.concatenate([y, -y[:6]]), mask=np.arange(16) < 10)
+
+    @jax.jit
+    def answers(variance, data):
+        def evidence(variance):
+            c = kx.condition(learners.GPClassifier(variance * kx.RBF()), data, throw=False)
+            return kx.log_marginal_likelihood(c), c.probability(x[:3] + 0.1)
+
+        return jax.value_and_grad(evidence, has_aux=True)(variance)
+
+    plain, longer = (jax.tree.leaves(answers(jnp.asarray(1e3, dtype), d)) for d in (kx.Data(x, y), padded))
+    for ours, theirs in zip(longer, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3 if dtype == np.float32 else 1e-8)

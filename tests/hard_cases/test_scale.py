@@ -35,6 +35,20 @@ def test_h40_a_million_rows_against_5000_need_bounded_memory(quantity):
     assert memory.output_size_in_bytes < 10e6
 
 
+def test_h40_reverse_mode_keeps_no_block():
+    """The gradient of many predictions needs little more memory than the predictions."""
+
+    def total(lengthscale, x, y, x_new):
+        c = kx.condition(kx.Model(kx.RBF(lengthscale), 0.1), kx.Data(x, y))
+        return jnp.sum(jnp.sin(kx.mean(c, x_new)))
+
+    shapes = ((), (2000, 3), (2000,), (10**5, 3))
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
+    memory = jax.jit(jax.grad(total)).lower(*arguments).compile().memory_analysis()
+    # The cross-Gram matrices of all blocks would take 1.6 GB.
+    assert memory.temp_size_in_bytes < 500e6
+
+
 def test_h40_answers_in_chunks_are_the_same(monkeypatch):
     # A number of rows that no other test asks for: a compiled program would not see the smaller chunks.
     x_new = RNG.normal(size=(23, 2))
