@@ -303,7 +303,7 @@ things = {
     "unravel": jax.flatten_util.ravel_pytree({"a": jnp.ones(2), "b": (jnp.zeros(1), 3.0)})[1],
     "transformed": jax.checkpoint(jax.vmap(jax.value_and_grad(helper), in_axes=(0, None))),
     "filtered": eqx.filter_jit(eqx.filter_value_and_grad(helper)),
-    "log posterior": kx.log_posterior,
+    "log posterior": kx.fitting.log_posterior,
     "solver": kx.Eigh(),
 }
 """
