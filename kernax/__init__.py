@@ -121,7 +121,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result
+from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result, StateSpace
 
 __all__ = [
     "NNGP",
@@ -183,6 +183,7 @@ __all__ = [
     "Select",
     "SelectorTable",
     "Softplus",
+    "StateSpace",
     "Sum",
     "ThinPlate",
     "Warp",

@@ -6,6 +6,7 @@ from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import FailedError, Result, result_name, throw_unless
+from kernax.solvers._state_space import StateSpace, StateSpaceSystem
 from kernax.solvers._system import (
     AbstractSolver,
     AbstractSystem,
@@ -32,6 +33,8 @@ __all__ = [
     "FailedError",
     "Result",
     "Solution",
+    "StateSpace",
+    "StateSpaceSystem",
     "bordered",
     "draw_root",
     "factorise_columns",
