@@ -29,6 +29,7 @@ MODULES = {
     "batch_step": "batch_step",
     "fit_many": "fit_many",
     "devices": "devices",
+    "state_space": "state_space",
     "svr": "svr",
     "svr_batch": "svr_batch",
     "svr_gradient": "svr_gradient",

@@ -78,7 +78,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import Cholesky, Eigh, FailedError, Result
+from kernax.solvers import Cholesky, Eigh, FailedError, Result, StateSpace
 
 if TYPE_CHECKING:
     from kernax import plot as plot
@@ -108,6 +108,7 @@ __all__ = [
     "RationalQuadratic",
     "Result",
     "Select",
+    "StateSpace",
     "ThinPlate",
     "Warp",
     "bijectors",

@@ -5,6 +5,7 @@ from kernax.kernels._algebra import Constant, Power, Product, Scale, Sum
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._inputs import FeatureMap, Select, Warp
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import Coordinate, MarkovProcess
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
 from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._spline import CubicSpline, ThinPlate
@@ -22,12 +23,14 @@ __all__ = [
     "AbstractTrend",
     "ArcCosine",
     "Constant",
+    "Coordinate",
     "Cosine",
     "CubicSpline",
     "Erf",
     "FeatureMap",
     "GaussianPair",
     "Linear",
+    "MarkovProcess",
     "Matern12",
     "Matern32",
     "Matern52",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._arrays import whole_number
+from kernax.kernels import _markov as markov
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._trends import joined_trends
 from kernax.parameters import Parameter, positive
@@ -28,6 +29,9 @@ class Sum(AbstractKernel):
 
     def diag(self, x):
         return sum((k.diag(x) for k in self.kernels[1:]), self.kernels[0].diag(x))
+
+    def state_space(self):
+        return markov.summed([k.state_space() for k in self.kernels])
 
     def features(self, x):
         parts = _all([k.features(x) for k in self.kernels])
@@ -82,6 +86,9 @@ class Product(AbstractKernel):
     def diag(self, x):
         return _product([k.diag(x) for k in self.kernels])
 
+    def state_space(self):
+        return markov.multiplied([k.state_space() for k in self.kernels])
+
     def features(self, x):
         parts = _all([k.features(x) for k in self.kernels])
         if parts is None:
@@ -123,6 +130,9 @@ class Scale(AbstractKernel):
 
     def diag(self, x):
         return self.variance * self.kernel.diag(x)
+
+    def state_space(self):
+        return markov.scaled(self.kernel.state_space(), self.variance)
 
     def features(self, x):
         inner = self.kernel.features(x)
@@ -194,6 +204,9 @@ class Constant(AbstractKernel):
 
     def diag(self, x):
         return jnp.broadcast_to(self.variance, (num_rows(x),))
+
+    def state_space(self):
+        return markov.constant(self.variance)
 
     def features(self, x):
         return jnp.sqrt(self.variance) * jnp.ones((num_rows(x), 1), row_dtype(x))

@@ -11,6 +11,7 @@ import numpy as np
 
 from kernax._arrays import matmul
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import selected
 from kernax.kernels._trends import ViewedTrend
 from kernax.parameters import as_function
 
@@ -53,6 +54,9 @@ class Select(AbstractKernel):
 
     def diag(self, x):
         return self.kernel.diag(self.view(x))
+
+    def state_space(self):
+        return selected(self.kernel.state_space(), self.columns, self.axis if self.key is None else self.key)
 
     def features(self, x):
         return self.kernel.features(self.view(x))

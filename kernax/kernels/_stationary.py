@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from kernax.kernels._distances import centred, median_distance, squared_distances
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import matern
 from kernax.parameters import Parameter, positive
 
 
@@ -65,6 +66,9 @@ class Matern12(AbstractStationary):
     def of_squared_distance(self, s):
         return _matern12(s)
 
+    def state_space(self):
+        return matern(0, self.lengthscale)
+
 
 class Matern32(AbstractStationary):
     """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: once differentiable paths."""
@@ -74,6 +78,9 @@ class Matern32(AbstractStationary):
     def of_squared_distance(self, s):
         return _matern32(3.0 * s)
 
+    def state_space(self):
+        return matern(1, self.lengthscale)
+
 
 class Matern52(AbstractStationary):
     """Matérn-5/2, `(1 + √(5s) + 5s/3) exp(-√(5s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: twice differentiable paths."""
@@ -82,6 +89,9 @@ class Matern52(AbstractStationary):
 
     def of_squared_distance(self, s):
         return _matern52(5.0 * s)
+
+    def state_space(self):
+        return matern(2, self.lengthscale)
 
 
 class RationalQuadratic(AbstractStationary):

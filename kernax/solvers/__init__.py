@@ -16,6 +16,7 @@ from kernax.solvers._result import (
     result_text,
     throw_unless,
 )
+from kernax.solvers._state_space import StateSpace, StateSpaceSystem
 from kernax.solvers._system import (
     AbstractSolver,
     AbstractSystem,
@@ -43,6 +44,8 @@ __all__ = [
     "PerOutput",
     "Result",
     "Solution",
+    "StateSpace",
+    "StateSpaceSystem",
     "draw_root",
     "factorise_columns",
     "factorise_matrix",

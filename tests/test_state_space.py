@@ -1,0 +1,381 @@
+"""`kx.StateSpace()`: the answers of a dense oracle, in O(n)."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+import kernax as kx
+from kernax.kernels._markov import _gamma_tails
+
+RNG = np.random.default_rng(0)
+N = 9
+T = RNG.uniform(0.0, 5.0, N)
+T[4] = T[7]  # unsorted, and one time twice
+X, Y = T[:, None], RNG.normal(size=N)
+NEW = np.concatenate([[-3.0, -0.1], RNG.uniform(0.0, 5.0, 3), T[:2], T[4:5], [5.2, 11.0]])[:, None]
+
+
+def matern(order, lengthscale, a, b, xp=np):
+    """Matérn's formulas, as a function of two arrays of times."""
+    r = xp.sqrt(2.0 * order + 1.0) * xp.abs(a[:, None] - b[None, :]) / lengthscale
+    return (1.0, 1.0 + r, 1.0 + r + r**2 / 3.0)[order] * xp.exp(-r)
+
+
+CASES = {
+    "matern12": (kx.Matern12(0.7), lambda a, b: matern(0, 0.7, a, b)),
+    "matern32": (1.3 * kx.Matern32(0.7), lambda a, b: 1.3 * matern(1, 0.7, a, b)),
+    "matern52": (kx.Matern52([0.9]), lambda a, b: matern(2, 0.9, a, b)),
+    "sum": (
+        1.3 * kx.Matern32(0.7) + 0.4 * kx.Matern12(2.0) + 0.3,
+        lambda a, b: 1.3 * matern(1, 0.7, a, b) + 0.4 * matern(0, 2.0, a, b) + 0.3,
+    ),
+    "product": (
+        0.5 * (kx.Matern32(1.7) * kx.Matern52(2.0) * (kx.Matern12(3.0) + 1.5)),
+        lambda a, b: 0.5 * matern(1, 1.7, a, b) * matern(2, 2.0, a, b) * (matern(0, 3.0, a, b) + 1.5),
+    ),
+}
+NOISES = {"small": 0.01, "large": 20.0, "per_row": np.linspace(0.05, 2.0, N)}
+
+
+def dense(function, noise, t=T, y=Y, new=NEW[:, 0]):
+    """All answers by NumPy, of a matrix that is written out."""
+    inverse = np.linalg.inv(function(t, t) + np.diag(np.broadcast_to(noise, t.shape)))
+    cross, alpha = function(new, t), inverse @ y
+    covariance = function(new, new) - cross @ inverse @ cross.T
+    return {
+        "likelihood": -0.5 * (y @ alpha - np.linalg.slogdet(inverse)[1] + len(t) * np.log(2 * np.pi)),
+        "alpha": alpha,
+        "mean": cross @ alpha,
+        "variance": np.diag(covariance),
+        "covariance": covariance,
+        "loo": alpha / np.diag(inverse),
+    }
+
+
+@eqx.filter_jit
+def answers(model, data, new, solver=kx.StateSpace()):  # noqa: B008
+    c = kx.condition(model, data, solver)
+    prediction = kx.predict(c, new)
+    return {
+        "likelihood": kx.log_marginal_likelihood(c),
+        "alpha": c.alpha,
+        "mean": prediction.mean,
+        "variance": prediction.variance,
+        "covariance": kx.covariance(c, new),
+        "loo": kx.loo_residuals(c),
+    }
+
+
+def assert_same(ours, theirs, tolerance):
+    for name, value in theirs.items():
+        np.testing.assert_allclose(
+            ours[name], value, rtol=tolerance, atol=tolerance * max(1.0, np.abs(value).max()), err_msg=name
+        )
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("case", CASES)
+def test_answers_are_those_of_a_dense_oracle(case, noise):
+    kernel, function = CASES[case]
+    ours = answers(kx.Model(kernel, NOISES[noise]), kx.Data(X, Y), NEW)
+    assert_same(ours, dense(function, NOISES[noise]), 1e-11)
+
+
+def test_many_rows_and_several_columns_of_targets():
+    t, y = RNG.uniform(0, 100, 1500), RNG.normal(size=(1500, 2))
+    c = kx.condition(kx.Model(kx.Matern32(0.7) + kx.Matern12(5.0), 0.1), kx.Data(t[:, None], y), kx.StateSpace())
+    function = lambda a, b: matern(1, 0.7, a, b) + matern(0, 5.0, a, b)  # noqa: E731
+    matrix = function(t, t) + 0.1 * np.eye(1500)
+    alpha = np.linalg.solve(matrix, y)
+    value = -0.5 * np.sum(y * alpha) - np.linalg.slogdet(matrix)[1] - 1500 * np.log(2 * np.pi)
+    assert abs(kx.log_marginal_likelihood(c) - value) < 1e-11 * abs(value)
+    np.testing.assert_allclose(c.alpha, alpha, atol=1e-11)
+    np.testing.assert_allclose(kx.mean(c, NEW), function(NEW[:, 0], t) @ alpha, atol=1e-11)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_float32_is_kept_and_right(columns):
+    y = np.stack([Y, 2 * Y], axis=1) if columns else Y
+    data = kx.Data(X.astype(np.float32), y.astype(np.float32))
+    c = kx.condition(kx.Model(CASES["sum"][0], 0.1), data, kx.StateSpace())
+    theirs = dense(CASES["sum"][1], 0.1)
+    mean, new = kx.mean(c, NEW.astype(np.float32)), theirs["mean"]
+    assert mean.dtype == kx.log_marginal_likelihood(c).dtype == np.float32
+    np.testing.assert_allclose(mean, np.stack([new, 2 * new], axis=1) if columns else new, atol=2e-4)
+    np.testing.assert_allclose(kx.loo_variance(c, noisy=True)[0], theirs["loo"][0] / theirs["alpha"][0], rtol=2e-4)
+
+
+def test_masked_rows_change_nothing():
+    kernel, function = CASES["sum"]
+    counts = np.arange(N) % 3 != 1
+    data = kx.Data(X, Y, mask=counts)
+    # What stands in masked rows is put there by hand: `Data` would take it out.
+    garbage = eqx.tree_at(lambda d: (d.x, d.y), data, (jnp.where(counts[:, None], X, -1e3), jnp.where(counts, Y, 1e6)))
+    noise = np.where(counts, NOISES["per_row"], 7e4)
+    for given in (data, garbage):
+        ours = answers(kx.Model(kernel, noise), given, NEW)
+        assert not np.any([ours["alpha"][~counts], ours["loo"][~counts]])
+        ours |= {name: ours[name][counts] for name in ("alpha", "loo")}
+        assert_same(ours, dense(function, noise[counts], T[counts], Y[counts]), 1e-11)
+
+    def slope(data):
+        return jax.grad(lambda m: kx.log_marginal_likelihood(kx.condition(m, data, kx.StateSpace())))(kx.Model(kernel, 0.1))
+
+    few, all_rows = slope(kx.Data(X[counts], Y[counts])), slope(garbage)
+    for ours, theirs in zip(jax.tree.leaves(all_rows), jax.tree.leaves(few), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11)
+
+
+def test_all_times_equal():
+    t = np.full(N, 2.5)
+    ours = answers(kx.Model(CASES["matern52"][0], 0.3), kx.Data(t[:, None], Y), NEW)
+    assert_same(ours, dense(CASES["matern52"][1], 0.3, t), 1e-12)
+
+
+def longdouble_likelihood(matrix, y):
+    """Cholesky's algorithm in extended precision."""
+    n, root, y = len(y), np.array(matrix, np.longdouble), np.array(y, np.longdouble)
+    for j in range(n):
+        root[j, j] = np.sqrt(root[j, j] - root[j, :j] @ root[j, :j])
+        y[j] = (y[j] - root[j, :j] @ y[:j]) / root[j, j]
+        root[j + 1 :, j] = (root[j + 1 :, j] - root[j + 1 :, :j] @ root[j, :j]) / root[j, j]
+    return -0.5 * (y @ y) - np.sum(np.log(np.diag(root))) - 0.5 * n * np.log(2 * np.pi)
+
+
+@pytest.mark.parametrize(("order", "step"), [(0, 1e-6), (1, 1e-3), (2, 2e-2)])
+def test_no_noise_and_tiny_steps(order, step):
+    t = step * np.arange(12.0)
+    y = np.cumsum(np.sqrt(step) * RNG.normal(size=12)) if order == 0 else 1e-3 * np.sin(t)
+    kernel = (kx.Matern12, kx.Matern32, kx.Matern52)[order](1.0)
+    c = kx.condition(kx.Model(kernel, 0.0), kx.Data(t[:, None], y), kx.StateSpace())
+    precise = matern(order, np.longdouble(1.0), t.astype(np.longdouble), t.astype(np.longdouble))
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), float(longdouble_likelihood(precise, y)), rtol=3e-9)
+    np.testing.assert_allclose(kx.mean(c, t[:, None]), y, atol=1e-12)
+    np.testing.assert_allclose(kx.variance(c, t[:, None]), 0.0, atol=1e-15)
+
+
+def test_shocks_are_exact_for_all_steps():
+    z = np.concatenate([[0.0], np.logspace(-12, 2.5, 60)])
+    tails = jax.vmap(lambda value: jnp.stack(_gamma_tails(5, value)))(jnp.asarray(z))
+    np.testing.assert_allclose(tails, scipy.special.gammainc(np.arange(1, 6), z[:, None]), rtol=2e-14)
+
+
+N_SMALL, WEIGHTS = 5, RNG.normal(size=12)
+POINT = np.concatenate([[1.3, 0.8, 0.2], RNG.uniform(0, 3, N_SMALL), RNG.normal(size=N_SMALL), [-0.5, 1.1, 3.5]])
+
+
+def parts(p):
+    """Variance, lengthscale and noise; times; targets; new times."""
+    return p[:3], p[3 : 3 + N_SMALL], p[3 + N_SMALL : 3 + 2 * N_SMALL], p[3 + 2 * N_SMALL :]
+
+
+def our_quantities(p):
+    """A weighted sum of the likelihood, means, variances and leave-one-out residuals."""
+    (v, lengthscale, noise), t, y, new = parts(p)
+    c = kx.condition(kx.Model(v * kx.Matern32(lengthscale), noise), kx.Data(t[:, None], y), kx.StateSpace())
+    prediction = kx.predict(c, new[:, None])
+    likelihood = kx.log_marginal_likelihood(c)[None]
+    return WEIGHTS @ jnp.concatenate([likelihood, prediction.mean, prediction.variance, kx.loo_residuals(c)])
+
+
+def dense_quantities(p):
+    """The same by plain autodiff through an inverse."""
+    (v, lengthscale, noise), t, y, new = parts(p)
+
+    def kernel(a, b):
+        # Where two times are equal, autodiff sees a kink of |a - b|; the kernel is 1 - r²/2 there, to second order.
+        apart = a[:, None] != b[None, :]
+        r = jnp.sqrt(3.0) * jnp.where(apart, a[:, None] - b[None, :], 1.0) / lengthscale
+        r = jnp.abs(r)
+        near = 1.0 - 1.5 * ((a[:, None] - b[None, :]) / lengthscale) ** 2
+        return v * jnp.where(apart, (1.0 + r) * jnp.exp(-r), near)
+
+    inverse = jnp.linalg.inv(kernel(t, t) + noise * jnp.eye(len(t)))
+    cross, alpha = kernel(new, t), inverse @ y
+    likelihood = -0.5 * (y @ alpha - jnp.linalg.slogdet(inverse)[1] + len(t) * jnp.log(2 * jnp.pi))
+    variance = v - jnp.sum(cross * (cross @ inverse), axis=1)
+    return WEIGHTS @ jnp.concatenate([likelihood[None], cross @ alpha, variance, alpha / jnp.diag(inverse)])
+
+
+SECOND = {
+    "forward over forward": (jax.jacfwd, jax.jacfwd),
+    "forward over reverse": (jax.jacfwd, jax.jacrev),
+    "reverse over forward": (jax.jacrev, jax.jacfwd),
+    "reverse over reverse": (jax.jacrev, jax.jacrev),
+}
+
+
+@pytest.mark.parametrize("mode", SECOND)
+def test_first_and_second_derivatives(mode):
+    """With respect to hyperparameters, noise, times, targets and new times."""
+    outer, inner = SECOND[mode]
+    ours = jax.jit(lambda p: (inner(our_quantities)(p), outer(inner(our_quantities))(p)))(POINT)
+    plain = jax.jit(lambda p: (jax.jacfwd(dense_quantities)(p), jax.jacfwd(jax.jacfwd(dense_quantities))(p)))(POINT)
+    for order, theirs in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(order, theirs, atol=1e-11 * np.abs(theirs).max())
+
+
+def test_gradient_at_a_repeated_time():
+    def value(t):
+        c = kx.condition(kx.Model(kx.Matern32(0.7), 0.1), kx.Data(t[:, None], Y), kx.StateSpace())
+        return kx.log_marginal_likelihood(c)
+
+    slope = jax.grad(value)(jnp.asarray(T))
+    for i in (4, 7):
+        h = 1e-5 * np.eye(N)[i]
+        ahead, behind = (dense(lambda a, b: matern(1, 0.7, a, b), 0.1, T + s * h)["likelihood"] for s in (1, -1))
+        np.testing.assert_allclose(slope[i], (ahead - behind) / 2e-5, rtol=1e-6)
+
+
+SELECTED = {
+    "column": (np.stack([Y, T], axis=1), lambda k: kx.Select(k, columns=1)),
+    "column of columns": (np.stack([Y, Y, T], axis=1), lambda k: kx.Select(kx.Select(k, columns=1), columns=(0, 2))),
+    "key": ({"t": X, "group": np.arange(N)}, lambda k: kx.Select(k, key="t")),
+    "axis": ((Y[:, None], X), lambda k: kx.Select(k, axis=1)),
+    "grid": (kx.Grid((X,)), lambda k: kx.Select(k, axis=0)),
+    "the only column": (X, lambda k: kx.Select(k, columns=0)),
+}
+
+
+@pytest.mark.parametrize("way", SELECTED)
+def test_selected_column(way):
+    x, select = SELECTED[way]
+    kernel = select(kx.Matern32(0.7)) * select(0.3 * kx.Matern12(2.0))
+    matrix = 0.3 * matern(1, 0.7, T, T) * matern(0, 2.0, T, T)
+    if way == "the only column":
+        kernel, matrix = kernel + kx.Matern12(5.0), matrix + matern(0, 5.0, T, T)
+    c = kx.condition(kx.Model(kernel, 0.1), kx.Data(x, Y), kx.StateSpace())
+    alpha = np.linalg.solve(matrix + 0.1 * np.eye(N), Y)
+    np.testing.assert_allclose(c.alpha, alpha, rtol=1e-10)
+    np.testing.assert_allclose(kx.mean(c, x), matrix @ alpha, rtol=1e-10)
+
+
+REFUSED = {
+    "no Markov process": (kx.Matern32() + 2.0 * kx.RBF(0.5), X, r"RBF\(.*does not have.*Cholesky.*CG"),
+    "power": (kx.Matern32() ** 2, X, r"Matern32\(.*\*\* 2 does not have"),
+    "two lengthscales": (kx.Matern32([1.0, 2.0]), np.ones((N, 2)), r"Matern32\("),
+    "two columns": (kx.Matern32(), np.ones((N, 2)), r"one column, but the rows have 2.*Select.*Cholesky"),
+    "two selected columns": (kx.Select(kx.Matern32(), columns=(0, 1)), np.ones((N, 2)), r"Select\("),
+    "different columns": (
+        kx.Select(kx.Matern32(), columns=0) + kx.Select(kx.Matern32(), columns=1),
+        np.ones((N, 2)),
+        "same column",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_kernels_without_a_state_space_are_refused(name):
+    kernel, x, message = REFUSED[name]
+    with pytest.raises(TypeError, match=message):
+        kx.condition(kx.Model(kernel, 0.1), kx.Data(x, Y), kx.StateSpace())
+
+
+def test_a_trend_left_free():
+    kernel, function = CASES["matern32"]
+    c = kx.condition(kx.Model(kernel, 0.1, trend=1), kx.Data(X, Y), kx.StateSpace())
+    free, inverse = np.stack([np.ones(N), T], axis=1), np.linalg.inv(function(T, T) + 0.1 * np.eye(N))
+    moments = free.T @ inverse @ free
+    beta = np.linalg.solve(moments, free.T @ inverse @ Y)
+    cross, at = function(NEW[:, 0], T), np.stack([np.ones(len(NEW)), NEW[:, 0]], axis=1)
+    np.testing.assert_allclose(kx.mean(c, NEW), at @ beta + cross @ inverse @ (Y - free @ beta), atol=1e-10)
+    missed = at - cross @ inverse @ free
+    variance = 1.3 - np.sum(cross * (cross @ inverse), axis=1) + np.sum(missed * (missed @ np.linalg.inv(moments)), axis=1)
+    np.testing.assert_allclose(kx.variance(c, NEW), variance, atol=1e-10)
+
+
+def test_another_noise():
+    kernel, function = CASES["sum"]
+    c = kx.condition(kx.Model(kernel, 0.1), kx.Data(X, Y), kx.StateSpace())
+    again = kx.recondition(c, noise=0.7)
+    np.testing.assert_allclose(again.alpha, dense(function, 0.7)["alpha"], rtol=1e-10)
+    path = kx.ridge_path(c, [0.01, 0.7])
+    for i, noise in enumerate([0.01, 0.7]):
+        theirs = dense(function, noise)
+        np.testing.assert_allclose(path.loo_residuals[i], theirs["loo"], rtol=1e-9)
+        np.testing.assert_allclose(path.log_marginal_likelihood[i], theirs["likelihood"], rtol=1e-10)
+        norm = np.sqrt(theirs["alpha"] @ function(T, T) @ theirs["alpha"])
+        np.testing.assert_allclose(path.rkhs_norm[i], norm, rtol=1e-10)
+
+
+def test_products_draws_and_sums_of_solutions():
+    counts = np.arange(N) != 2
+    kernel, function = CASES["product"]
+    c = kx.condition(kx.Model(kernel, NOISES["per_row"]), kx.Data(X, Y, mask=counts), kx.StateSpace())
+    k = np.where(counts[:, None] & counts, function(T, T), 0.0)
+    v = RNG.normal(size=(N, 2))
+    np.testing.assert_allclose(c.system.gram.mv(jnp.asarray(v)), k @ v, atol=1e-12)
+    np.testing.assert_allclose(c.system.gram.dense(), k, atol=1e-12)
+    # A draw is a matrix times normal numbers. As many draws as rows show that matrix.
+    key, live = jax.random.key(0), np.ix_(counts, counts)
+    normal = np.asarray(jax.random.normal(key, (N, N)))
+    draws = np.asarray(c.system.draw(key, N))
+    assert not np.any(draws[~counts])
+    root = draws @ np.linalg.inv(normal)
+    np.testing.assert_allclose((root @ root.T)[live], (k + np.diag(NOISES["per_row"]))[live], atol=1e-11)
+    # Predictions are linear in what is kept.
+    one, two = (c.system.solve(jnp.asarray(column)) for column in v.T)
+    both = jax.tree.map(lambda a, b: a + 2.0 * b, (one.value, one.kept), (two.value, two.kept))
+    together = c.system.solve(jnp.asarray(v @ [1.0, 2.0]))
+    added = c.system.mean(jnp.asarray(NEW), one._replace(value=both[0], kept=both[1]))
+    np.testing.assert_allclose(added, c.system.mean(jnp.asarray(NEW), together), atol=1e-11)
+
+
+def test_predictions_in_blocks(monkeypatch):
+    c = kx.condition(kx.Model(CASES["sum"][0], 0.1), kx.Data(X, Y), kx.StateSpace())
+    monkeypatch.setattr("kernax.rows._ENTRIES", 1000)
+    theirs = dense(CASES["sum"][1], 0.1)
+    np.testing.assert_allclose(c.system.mean(jnp.asarray(NEW), c.solution), theirs["mean"], atol=1e-11)
+    np.testing.assert_allclose(c.system.variance(jnp.asarray(NEW)).value, theirs["variance"], atol=1e-11)
+
+
+def test_batches_of_datasets():
+    x, y = np.stack([X, X[::-1], 3.0 * X]), np.stack([Y, Y, -Y])
+    kernel, function = CASES["sum"]
+    found = jax.vmap(lambda x, y: answers(kx.Model(kernel, 0.1), kx.Data(x, y), jnp.asarray(NEW)))(x, y)
+    for i in range(3):
+        assert_same({name: value[i] for name, value in found.items()}, dense(function, 0.1, x[i, :, 0], y[i]), 1e-11)
+
+
+FAILURES = {
+    "not_positive_definite": (kx.Matern32(0.7), 0.0, None),  # one time is there twice
+    "nonfinite": (eqx.tree_at(lambda k: k.variance, 2.0 * kx.Matern32(0.7), jnp.asarray(jnp.inf)), 0.1, None),
+    "empty": (kx.Matern32(0.7), 0.1, np.zeros(N, bool)),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_have_a_status_and_finite_gradients(name):
+    kernel, noise, mask = FAILURES[name]
+
+    def everything(noise, x):
+        c = kx.condition(kx.Model(kernel, noise), kx.Data(x, Y, mask=mask), kx.StateSpace(), throw=False)
+        answers = [c.alpha, kx.mean(c, NEW), kx.variance(c, NEW), kx.log_marginal_likelihood(c)[None], kx.loo_residuals(c)]
+        return c, answers
+
+    c, found = everything(noise, X)
+    assert c.result == getattr(kx.Result, name)
+    for answer in found if mask is None else found[1:4]:
+        assert np.all(np.isnan(answer))
+
+    def guarded(noise, x):
+        c, answers = everything(noise, x)
+        return jnp.where(c.ok, sum(jnp.sum(answer) for answer in answers), 0.0)
+
+    value, slopes = jax.jit(jax.value_and_grad(guarded, argnums=(0, 1)))(noise, jnp.asarray(X))
+    assert (value, slopes[0]) == (0, 0)
+    if name != "nonfinite":  # an infinite kernel has no derivative in x, with any solver
+        assert np.all(slopes[1] == 0)
+    with pytest.raises(kx.FailedError, match=name):
+        kx.condition(kx.Model(kernel, noise), kx.Data(X, Y, mask=mask), kx.StateSpace())
+
+
+def test_fit():
+    t = np.sort(RNG.uniform(0, 8, 40))
+    data = kx.Data(t[:, None], np.sin(t) + 0.1 * RNG.normal(size=40))
+    model = kx.Model(1.0 * kx.Matern52(), 0.1)
+    fits = [kx.fit(model, data, solver=solver) for solver in (kx.StateSpace(), kx.Cholesky())]
+    np.testing.assert_allclose(fits[0].value, fits[1].value, rtol=1e-6)
