@@ -156,6 +156,7 @@ _GRID = {
 SYSTEMS = {
     "cholesky": SystemCase(kx.Cholesky(), **_LINE, can_shift=False),
     "eigh": SystemCase(kx.Eigh(), **_LINE),
+    "state_space": SystemCase(kx.StateSpace(), **_LINE),
 }
 
 
