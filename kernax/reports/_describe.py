@@ -14,13 +14,18 @@ from kernax.fitting._fits import NUM_FACTS
 from kernax.learners import SVR, SupportVectors
 from kernax.learners._machines import AbstractExpansion
 from kernax.model import AbstractModel, Conditioned, condition
+from kernax.posterior import components
 from kernax.reports import _advice
 from kernax.reports._condition import condition_estimate
 from kernax.reports._parameters import Names, described_parameters, names_of
 from kernax.reports._report import Entry, Report
 from kernax.reports._scores import scores
+from kernax.rows import take
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import is_usable, result_name, result_text
+
+_MOST_ROWS = 200
+"""Rows at which the components of a kernel are evaluated."""
 
 
 def report(
@@ -108,6 +113,7 @@ def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
     ]
     if np.isfinite(evidence):
         entries.append(Entry("log marginal likelihood", f"{evidence:.6g}", evidence))
+    entries += _components(c, names)
     advice = _advice.on_numbers(c, number)
     if not np.isfinite(np.asarray(c.data.y)).all():
         return [*entries, Entry("targets", "left out when it was saved")], advice
@@ -125,6 +131,19 @@ def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
     for level, share in left_out.coverage.items():
         entries.append(Entry(f"in {100 * level:.0f} % intervals", f"{100 * share:.1f} % of the rows left out", share))
     return entries, advice + _advice.on_scores(c, left_out, names)
+
+
+def _components(c: Conditioned, names: Names) -> list[Entry]:
+    """How much each summand of the kernel contributes to the posterior mean, over some rows of the data."""
+    if len(c.model.kernel.summands()) < 2 or c.data.gaps is not None or c.system.expansion(c.solution) is None:
+        return []
+    counts = np.flatnonzero(np.asarray(c.data.mask))
+    parts = components(c, take(c.data.x, counts[:: -(-len(counts) // _MOST_ROWS)]))
+    spreads = np.std(np.asarray(parts.mean, float).reshape(len(parts.names), -1), axis=1) * names.y_scale
+    return [
+        Entry(f"component {i + 1}", f"{name}: varies by {spread:.3g} [{names.target}] over the data", float(spread))
+        for i, (name, spread) in enumerate(zip(parts.names, spreads, strict=True))
+    ]
 
 
 def _of_machine(c: Any) -> tuple[list[Entry], list[str]]:

@@ -28,7 +28,9 @@ class Scores(NamedTuple):
 
 
 def scores(c: Conditioned) -> Scores | None:
-    """The scores, from the one factorisation; None if they are not defined."""
+    """The scores, from the one factorisation; `None` if they are not defined, or if the solver does not offer them."""
+    if c.data.gaps is not None or c.system.inverse_diagonal() is None:
+        return None
     residuals = np.asarray(loo_residuals(c), float)
     counts = np.asarray(c.data.mask) & np.isfinite(residuals.reshape(len(residuals), -1)).all(axis=1)
     rows = np.flatnonzero(counts)
