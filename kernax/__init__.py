@@ -121,9 +121,10 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result
+from kernax.solvers import CG, AbstractSolver, Cholesky, Eigh, FailedError, LowRank, Result
 
 __all__ = [
+    "CG",
     "NNGP",
     "NTK",
     "RBF",
@@ -159,6 +160,7 @@ __all__ = [
     "LikelihoodTerms",
     "Linear",
     "LogNormal",
+    "LowRank",
     "Matern12",
     "Matern32",
     "Matern52",

@@ -1,9 +1,11 @@
 """How `K + noise·I` is solved: strategies, the Systems that they prepare, and their derivatives in one file."""
 
 from kernax.solvers._bordered import Bordered, bordered
+from kernax.solvers._cg import CG, CGSystem
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
+from kernax.solvers._low_rank import LowRank, LowRankSystem
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import FailedError, Result, result_name, throw_unless
 from kernax.solvers._system import (
@@ -20,9 +22,11 @@ from kernax.solvers._system import (
 )
 
 __all__ = [
+    "CG",
     "AbstractSolver",
     "AbstractSystem",
     "Bordered",
+    "CGSystem",
     "Cholesky",
     "CholeskySystem",
     "ColumnFactor",
@@ -30,6 +34,8 @@ __all__ = [
     "EighSystem",
     "Evidence",
     "FailedError",
+    "LowRank",
+    "LowRankSystem",
     "Result",
     "Solution",
     "bordered",
