@@ -29,13 +29,6 @@ _QUADRATURE = 100
 """Steps of each probe that enter the quadrature. It converges before the solve does, and its `eigh` has this static size."""
 
 
-class _Settings(NamedTuple):
-    tolerance: float | None
-    max_steps: int
-    num_probes: int
-    seed: int
-
-
 class _Run(NamedTuple):
     """How a run of conjugate gradients ended, and the numbers of which the Lanczos matrices are made."""
 
@@ -55,7 +48,10 @@ class CGSystem(AbstractSystem):
     preconditioner: AbstractSystem
     jitter: Float[Array, ""]
     result: Any
-    settings: _Settings = eqx.field(static=True)
+    tolerance: float = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    num_probes: int = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
 
     @property
     def _numbers_per_row(self):
@@ -86,8 +82,8 @@ class CGSystem(AbstractSystem):
         return Evidence(quadratic, self.preconditioner._logdet() + rest, nothing, self._ended(run))
 
     def _probes(self) -> Float[Array, "n s"]:
-        key = jax.random.key(self.settings.seed)
-        drawn = self.preconditioner.draw(key, self.settings.num_probes)
+        key = jax.random.key(self.seed)
+        drawn = self.preconditioner.draw(key, self.num_probes)
         if drawn is None:
             raise TypeError(
                 f"the likelihood by CG needs a preconditioner that draws from N(0, P), and a "
@@ -96,13 +92,7 @@ class CGSystem(AbstractSystem):
         return jax.lax.stop_gradient(self._columns(drawn))
 
     def _run(self, columns: Float[Array, "n p"]) -> tuple[Array, _Run]:
-        tolerance = self._tolerance(columns.dtype)
-        return _conjugate_gradients(self.operator, self.preconditioner, columns, tolerance, self.settings.max_steps)
-
-    def _tolerance(self, dtype: Any) -> float:
-        if self.settings.tolerance is not None:
-            return self.settings.tolerance
-        return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 1e-5
+        return _conjugate_gradients(self.operator, self.preconditioner, columns, self.tolerance, self.max_steps)
 
     def _ended(self, run: _Run) -> Any:
         return Result.where(run.converged, self.result, Result.max_steps_reached)
@@ -156,8 +146,20 @@ class CG(AbstractSolver):
         easy = self.preconditioner.prepare(gram, noise)
         # Jitter of the preconditioner is not on A: it only makes the preconditioner a slightly different one.
         result = Result.where(is_usable(easy.result), Result.successful, easy.result)
-        settings = _Settings(self.tolerance, self.max_steps, self.num_probes, self.seed)
-        return CGSystem(gram, noise, easy, jnp.zeros((), noise.dtype), result, settings)
+        tolerance = self.tolerance
+        if tolerance is None:
+            tolerance = 1e-8 if jnp.finfo(noise.dtype).eps < 1e-10 else 1e-5
+        return CGSystem(
+            gram=gram,
+            noise=noise,
+            preconditioner=easy,
+            jitter=jnp.zeros((), noise.dtype),
+            result=result,
+            tolerance=tolerance,
+            max_steps=self.max_steps,
+            num_probes=self.num_probes,
+            seed=self.seed,
+        )
 
 
 @eqx.filter_jit

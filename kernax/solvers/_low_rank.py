@@ -22,7 +22,7 @@ from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _raw
 from kernax.solvers import _spectral as spectral
 from kernax.solvers._cholesky import RawCholesky, factorise_matrix
-from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level
+from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level, rounding_share
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable, worse
 
@@ -42,8 +42,11 @@ class InducingFeatures(AbstractFeatures):
         return derivatives.half_solve(self.root, cross).T
 
     def missing(self, x, values):
-        left = self.kernel.diag(x) - jnp.sum(values**2, axis=1)
-        return jnp.where(left > 0, left, 0.0)
+        whole = self.kernel.diag(x)
+        left = whole - jnp.sum(values**2, axis=1)
+        # Rounding is not variance: divided by a small noise, it would count.
+        rounding = rounding_share(jnp.asarray(values.shape[1], values.dtype)) * whole
+        return jnp.where(left > rounding, left, 0.0)
 
     def missing_between(self, x, z, left, right):
         return self.kernel.gram(x, z) - matmul(left, right.T)
@@ -76,15 +79,17 @@ class LowRankSystem(AbstractSystem):
         return 4 * self.gram.rank
 
     def _solve(self, columns):
-        u, shift = self.gram.u, self.shift[:, None]
-        seen = derivatives.solve_matrix(self.small, self.raw, matmul(u.T, columns / shift))
-        return Solution((columns - matmul(u, seen)) / shift, self.result, kept=seen)
+        seen = self._seen(columns)
+        return Solution((columns - matmul(self.gram.u, seen)) / self.shift[:, None], self.result, kept=seen)
 
     def _logdet(self):
         return derivatives.logdet(self._operator_of_small, self.raw) + jnp.sum(jnp.log(self.shift))
 
     def _evidence(self, columns):
-        quadratic = derivatives.quadratic(self.operator, columns, self._solve(columns).value)
+        seen, shift = self._seen(columns), self.shift[:, None]
+        # `bᵀA⁻¹b` as a sum of squares, the minimum of which over `seen` it is: nothing cancels, however small the noise.
+        missed = columns - matmul(self.gram.u, seen)
+        quadratic = jnp.sum(missed**2 / shift, axis=0) + jnp.sum(seen**2, axis=0)
         # Titsias' bound, once for every output: the prior variance that the features miss counts against the model.
         correction = -0.5 * columns.shape[1] * jnp.sum(self.missing / self.shift)
         return Evidence(quadratic, self._logdet(), correction, self.result)
@@ -138,6 +143,10 @@ class LowRankSystem(AbstractSystem):
         """`None`: `k(x, X) alpha` with the kernel itself is not the mean, which goes through the features."""
         del solution
         return None
+
+    def _seen(self, columns: Float[Array, "n p"]) -> Float[Array, "r p"]:
+        """`Uᵀ A⁻¹ b` for every column."""
+        return derivatives.solve_matrix(self.small, self.raw, matmul(self.gram.u.T, columns / self.shift[:, None]))
 
     @property
     def _operator_of_small(self) -> derivatives.Shifted:
@@ -268,7 +277,17 @@ def _assembled(
     enough = Result.where(noise_free & (jitter > 0), Result.singular, Result.successful)
     result = worse(result, Result.where(ok, enough, Result.not_positive_definite))
     small = _small_matrix(gram.u, moments, level, gram.mask)
-    return LowRankSystem(gram, noise, level, small, raw, moments, missing, jitter, result)
+    return LowRankSystem(
+        gram=gram,
+        noise=noise,
+        level=level,
+        small=small,
+        raw=raw,
+        moments=moments,
+        missing=missing,
+        jitter=jitter,
+        result=result,
+    )
 
 
 def _small_matrix(
