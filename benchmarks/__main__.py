@@ -23,6 +23,7 @@ MODULES = {
     "adaboost": "adaboost",
     "classification": "classification",
     "memory": "memory",
+    "cg": "cg",
     "import": "import_time",
     "accuracy": "accuracy",
     "ridge_path": "ridge_path",

@@ -78,12 +78,13 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import Cholesky, Eigh, FailedError, Result, StateSpace
+from kernax.solvers import CG, Cholesky, Eigh, FailedError, LowRank, Result, StateSpace
 
 if TYPE_CHECKING:
     from kernax import plot as plot
 
 __all__ = [
+    "CG",
     "NNGP",
     "NTK",
     "RBF",
@@ -99,6 +100,7 @@ __all__ = [
     "FeatureMap",
     "Grid",
     "Linear",
+    "LowRank",
     "Matern12",
     "Matern32",
     "Matern52",

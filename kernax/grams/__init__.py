@@ -3,5 +3,17 @@
 from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked
 from kernax.grams._kronecker import KroneckerGram, along_axes
+from kernax.grams._low_rank import AbstractFeatures, LowRankGram, OwnFeatures
 
-__all__ = ["AbstractGram", "Gram", "KroneckerGram", "MatrixGram", "along_axes", "gram_of", "masked"]
+__all__ = [
+    "AbstractFeatures",
+    "AbstractGram",
+    "Gram",
+    "KroneckerGram",
+    "LowRankGram",
+    "MatrixGram",
+    "OwnFeatures",
+    "along_axes",
+    "gram_of",
+    "masked",
+]

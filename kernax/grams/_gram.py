@@ -65,6 +65,11 @@ class AbstractGram(eqx.Module):
         # The known rows first: a kernel that centres its inputs does so by these, whatever the new ones are.
         return map_rows(lambda block: matmul(self.kernel.gram(known, block).T, v), x, self.n)
 
+    def tiled(self, tile: int | None, mesh: Mesh | None) -> "AbstractGram":
+        """The same Gram with another tile, and its rows spread over a mesh; itself if it does not multiply in tiles."""
+        del tile, mesh
+        return self
+
     def evaluated(self) -> "MatrixGram":
         """The same Gram with K as numbers, which direct solvers keep."""
         return MatrixGram(self.kernel, self.x, self.mask, self.dense())
@@ -97,18 +102,26 @@ class Gram(AbstractGram):
     def _sharded(self, v: Float[Array, "n p"], places: Int[Array, " n"]) -> Float[Array, "n p"]:
         assert self.mesh is not None
         (axis,) = self.mesh.axis_names
+        numbers, others = eqx.partition(self.kernel, eqx.is_array)
 
-        def of_device(kernel: Any, x: Rows, v: Array, places: Array) -> Array:
+        def of_device(numbers: Any, x: Rows, v: Array, places: Array) -> Array:
             every = jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axis, tiled=True), (x, v, places))
+            kernel = eqx.combine(numbers, others)
             return tiled_product(kernel, x, every[0], every[1], self.tile, (places, every[2]))
 
+        # Every device gets as many rows. What fills up the last one is multiplied by 0, and its products are cut off.
+        more = -self.n % self.mesh.size
+        x = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], more, axis=0)]) if more else leaf, self.x)
+        v, places = jnp.pad(v, ((0, more), (0, 0))), jnp.pad(places, (0, more))
         specs = (P(), P(axis), P(axis), P(axis))
-        return jax.shard_map(of_device, mesh=self.mesh, in_specs=specs, out_specs=P(axis), check_vma=False)(
-            self.kernel, self.x, v, places
-        )
+        product = jax.shard_map(of_device, mesh=self.mesh, in_specs=specs, out_specs=P(axis), check_vma=False)
+        return product(numbers, x, v, places)[: self.n]
 
     def dense(self):
         return masked(self.kernel.gram(self.x, None), self.mask)
+
+    def tiled(self, tile, mesh):
+        return Gram(self.kernel, self.x, self.mask, self.tile if tile is None else tile, self.mesh if mesh is None else mesh)
 
 
 class MatrixGram(AbstractGram):

@@ -33,7 +33,7 @@ class KroneckerGram(AbstractGram):
         return masked(matrix, self.mask)
 
 
-def along_axes(matrices: list[Float[Array, "k l"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
+def along_axes(matrices: list[Float[Array, "_ _"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
     """`(M_1 ⊗ M_2 ⊗ …) v`, one axis after the other: O(n Σ n_i)."""
     out = v.reshape(*(matrix.shape[1] for matrix in matrices), v.shape[1])
     for axis, matrix in enumerate(matrices):

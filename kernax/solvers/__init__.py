@@ -1,10 +1,12 @@
 """How `K + noise·I` is solved: strategies, the Systems that they prepare, and their derivatives in one file."""
 
 from kernax.solvers._bordered import Bordered, with_trend
+from kernax.solvers._cg import CG, CGSystem
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
+from kernax.solvers._low_rank import LowRank, LowRankSystem
 from kernax.solvers._per_output import PerOutput, per_output
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import (
@@ -31,9 +33,11 @@ from kernax.solvers._system import (
 )
 
 __all__ = [
+    "CG",
     "AbstractSolver",
     "AbstractSystem",
     "Bordered",
+    "CGSystem",
     "Cholesky",
     "CholeskySystem",
     "ColumnFactor",
@@ -41,6 +45,8 @@ __all__ = [
     "EighSystem",
     "Evidence",
     "FailedError",
+    "LowRank",
+    "LowRankSystem",
     "PerOutput",
     "Result",
     "Solution",

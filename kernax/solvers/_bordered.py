@@ -65,7 +65,7 @@ class Bordered(AbstractSystem):
         plain = self.inner._solve(columns)
         free = self._of_moments(matmul(self.carried.value.T, columns))
         value = plain.value - matmul(self.carried.value, free)
-        return Solution(value, plain.result, plain.steps, (free, plain))
+        return plain._replace(value=value, kept=(free, plain))
 
     def _logdet(self):
         return self.inner._logdet() + self._logdet_of_free()

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
 from kernax.grams import AbstractGram, MatrixGram
+from kernax.solvers import _raw
 
 
 class AbstractRaw(eqx.Module):
@@ -184,6 +185,17 @@ def _inverse_diagonal_jvp(primals, tangents):
     return jnp.diagonal(value), -jnp.sum(matmul(d_matrix, value) * value, axis=0)
 
 
+def half_solve(lower: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """`L⁻¹ b` for a lower triangular matrix, differentiable in both."""
+    upper = jax.lax.stop_gradient(lower).T
+    return jax.lax.custom_linear_solve(
+        lambda v: matmul(lower, v),
+        b,
+        solve=lambda _, v: _raw.solve_upper_transposed(upper, v),
+        transpose_solve=lambda _, v: _raw.solve_upper(upper, v),
+    )
+
+
 @eqx.filter_custom_jvp
 def root(operator: Shifted, raw: AbstractRaw, lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The lower Cholesky factor itself, differentiable: `δL = L Φ(L⁻¹ δA L⁻ᵀ)`, Φ the lower half. For drawing samples."""
@@ -194,9 +206,9 @@ def root(operator: Shifted, raw: AbstractRaw, lower: Float[Array, "n n"]) -> Flo
 def _root_jvp(primals, tangents):
     (operator, raw, lower), (change, _, _) = primals, tangents
     value = root(operator, raw, lower)
-    # L⁻¹ as Lᵀ A⁻¹, so that it is differentiable in A as well.
-    inverse_root = matmul(value.T, inverse(operator, raw))
-    inner = matmul(matmul(inverse_root, _moved(lambda a: a.dense(), operator, change)), inverse_root.T)
+    # By triangular solves: with the inverse of A, the error would be that of its condition number, not of the root of it.
+    left = half_solve(value, _moved(lambda a: a.dense(), operator, change))
+    inner = half_solve(value, left.T).T
     half = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
     return value, matmul(value, half)
 

@@ -33,6 +33,8 @@ class Solution(NamedTuple):
     """Iterations; 0 for direct solvers."""
     kept: Any = None
     """What the System predicts from, linear in b like `value`; `None` if that is `value` itself."""
+    residual: Any = 0.0
+    """The largest `‖b - A x‖ / ‖b‖` of any column that an iterative solver left; 0 for direct solvers."""
 
 
 class Evidence(NamedTuple):

@@ -1,0 +1,87 @@
+"""A kernel matrix of low rank, `U Uᵀ`, and the features that it is made of."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from kernax._arrays import matmul
+from kernax.grams._gram import AbstractGram
+from kernax.rows import Rows, map_rows
+
+
+class AbstractFeatures(eqx.Module):
+    """Features φ with `k(a, b) ≈ φ(a)·φ(b)`, and what they miss of the kernel."""
+
+    @abc.abstractmethod
+    def __call__(self, x: Rows) -> Float[Array, "n r"]:
+        """`φ(x)` at every row."""
+
+    @abc.abstractmethod
+    def missing(self, x: Rows, values: Float[Array, "n r"]) -> Float[Array, " n"]:
+        """`k(x_i, x_i) - φ(x_i)·φ(x_i)`, not negative, from `values = φ(x)`."""
+
+    @abc.abstractmethod
+    def missing_between(
+        self, x: Rows, z: Rows | None, left: Float[Array, "n r"], right: Float[Array, "m r"]
+    ) -> Float[Array, "n m"]:
+        """`k(x_i, z_j) - φ(x_i)·φ(z_j)`, from `left = φ(x)` and `right = φ(z)`."""
+
+
+class OwnFeatures(AbstractFeatures):
+    """The features that a kernel has itself. They are exact."""
+
+    kernel: Any
+
+    def __call__(self, x):
+        return self.kernel.features(x)
+
+    def missing(self, x, values):
+        # Exactly 0, where a difference would leave rounding errors.
+        del x
+        return jnp.zeros(values.shape[0], values.dtype)
+
+    def missing_between(self, x, z, left, right):
+        del x, z
+        return jnp.zeros((left.shape[0], right.shape[0]), left.dtype)
+
+
+class LowRankGram(AbstractGram):
+    """`K = U Uᵀ` for the features U of the rows.
+
+    New rows are seen through the same features (`cross`), so that K with new rows added is still positive semi-definite. A
+    variance computed from it is never negative.
+    """
+
+    kernel: Any
+    x: Rows
+    mask: Bool[Array, " n"]
+    features: AbstractFeatures
+    u: Float[Array, "n r"]
+    """`φ(x)`, 0 in masked rows."""
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return self.u.shape[1]
+
+    def mv(self, v):
+        return matmul(self.u, matmul(self.u.T, v))
+
+    def dense(self):
+        return matmul(self.u, self.u.T)
+
+    def diagonal(self):
+        return jnp.sum(self.u**2, axis=1)
+
+    def rows(self, chosen):
+        return matmul(self.u[chosen], self.u.T)
+
+    def cross(self, x):
+        return matmul(self.u, self.features(x).T)
+
+    def cross_mv(self, x, v):
+        weights = matmul(self.u.T, v)
+        return map_rows(lambda block: matmul(self.features(block), weights), x, 2 * self.rank)

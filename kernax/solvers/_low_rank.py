@@ -1,0 +1,330 @@
+"""Few features instead of n rows: `A = U Uᵀ + D`, by a small matrix.
+
+With r features, D the noise and `S = D^(-1/2) U`, everything follows from the r × r matrix `M = I + SᵀS`:
+
+    A⁻¹ = D⁻¹ - D⁻¹ U M⁻¹ Uᵀ D⁻¹,   log det A = log det M + log det D,   Uᵀ A⁻¹ = M⁻¹ Uᵀ D⁻¹.
+
+M has no unit and no eigenvalue below 1, so its Cholesky factorisation cannot break down unless the noise is below the
+rounding errors of K. Then jitter is added to the noise, as `Cholesky` does.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kernax._arrays import matmul, whole_number
+from kernax.grams import AbstractFeatures, AbstractGram, LowRankGram, OwnFeatures, masked
+from kernax.rows import Rows, as_row_dtype, as_rows, check_same_columns, map_rows, take
+from kernax.solvers import _derivatives as derivatives
+from kernax.solvers import _raw
+from kernax.solvers import _spectral as spectral
+from kernax.solvers._cholesky import RawCholesky, factorise_matrix
+from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level, rounding_share
+from kernax.solvers._result import Result
+from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable, worse
+
+
+class InducingFeatures(AbstractFeatures):
+    """`φ(x) = L⁻¹ k(Z, x)` with `L Lᵀ = k(Z, Z)`: what the inducing rows Z know about x."""
+
+    kernel: Any
+    inducing: Rows
+    counts: Bool[Array, " r"]
+    """Which inducing rows are not repetitions of an earlier one. The others get the feature 0."""
+    root: Float[Array, "r r"]
+    """L, with the identity in rows that do not count."""
+
+    def __call__(self, x):
+        cross = jnp.where(self.counts[:, None], self.kernel.gram(self.inducing, x), 0.0)
+        return derivatives.half_solve(self.root, cross).T
+
+    def missing(self, x, values):
+        whole = self.kernel.diag(x)
+        left = whole - jnp.sum(values**2, axis=1)
+        # Rounding is not variance: divided by a small noise, it would count.
+        rounding = rounding_share(jnp.asarray(values.shape[1], values.dtype)) * whole
+        return jnp.where(left > rounding, left, 0.0)
+
+    def missing_between(self, x, z, left, right):
+        return self.kernel.gram(x, z) - matmul(left, right.T)
+
+
+class LowRankSystem(AbstractSystem):
+    """`A = U Uᵀ + D`, by the small matrix `I + Uᵀ D⁻¹ U`. See the module's docstring."""
+
+    gram: LowRankGram
+    noise: Float[Array, "*n"]
+    level: Float[Array, "*n"]
+    """What lies on the diagonal of D: noise and jitter; a positive stand-in if the preparation failed."""
+    small: Float[Array, "r r"]
+    """`I + Uᵀ D⁻¹ U`."""
+    raw: RawCholesky
+    """The factor of `small`."""
+    moments: Float[Array, "r r"] | None
+    """`Uᵀ U`; `None` if the noise is given per row."""
+    missing: Float[Array, " n"]
+    """What the features miss of the prior variance of each row."""
+    jitter: Float[Array, ""]
+    result: Any
+
+    @property
+    def shift(self):
+        return jnp.where(self.gram.mask, self.level, 1.0)
+
+    @property
+    def _numbers_per_row(self):
+        return 4 * self.gram.rank
+
+    def _solve(self, columns):
+        seen = self._seen(columns)
+        return Solution((columns - matmul(self.gram.u, seen)) / self.shift[:, None], self.result, kept=seen)
+
+    def _logdet(self):
+        return derivatives.logdet(self._operator_of_small, self.raw) + jnp.sum(jnp.log(self.shift))
+
+    def _evidence(self, columns):
+        seen, shift = self._seen(columns), self.shift[:, None]
+        # `bᵀA⁻¹b` as a sum of squares, the minimum of which over `seen` it is: nothing cancels, however small the noise.
+        missed = columns - matmul(self.gram.u, seen)
+        quadratic = jnp.sum(missed**2 / shift, axis=0) + jnp.sum(seen**2, axis=0)
+        # Titsias' bound, once for every output: the prior variance that the features miss counts against the model.
+        correction = -0.5 * columns.shape[1] * jnp.sum(self.missing / self.shift)
+        return Evidence(quadratic, self._logdet(), correction, self.result)
+
+    def _mean(self, x, solution):
+        return map_rows(lambda block: matmul(self.gram.features(block), solution.kept), x, 2 * self.gram.rank)
+
+    def _variance(self, x):
+        values = self.gram.features(x)
+        known = derivatives.explained(self._operator_of_small, self.raw, values.T)
+        return Solution(self.gram.features.missing(x, values) + known, self.result)
+
+    def _covariance(self, x, z):
+        left = self.gram.features(x)
+        right = left if z is None else self.gram.features(z)
+        known = matmul(left, derivatives.solve_matrix(self.small, self.raw, right.T))
+        return Solution(self.gram.features.missing_between(x, z, left, right) + known, self.result)
+
+    def inverse_diagonal(self):
+        share = derivatives.explained(self._operator_of_small, self.raw, self._scaled_features.T)
+        return self._or_nan((1.0 - share) / self.shift)
+
+    def inverse_blocks(self, rows):
+        some, shift = self._scaled_features[rows], self.shift[rows]
+        inverse = derivatives.inverse(self._operator_of_small, self.raw)
+        same = rows[:, :, None] == rows[:, None, :]
+        blocks = jnp.where(same, 1.0, 0.0) - matmul(matmul(some, inverse), jnp.swapaxes(some, 1, 2))
+        return self._or_nan(blocks / jnp.sqrt(shift[:, :, None] * shift[:, None, :]))
+
+    def shifted(self, noise):
+        return _assembled(self.gram, noise, self._moments(), self.missing, _without_noise(self.result))
+
+    def eigenvalues(self):
+        """Those of `U Uᵀ`, which are those of `Uᵀ U` and zeros."""
+        moments, n, rank = self._moments(), self.gram.n, self.gram.rank
+        vectors, values = _raw.eigh(jax.lax.stop_gradient(moments))
+        values = jnp.maximum(spectral.eigenvalues(moments, vectors, values), 0.0)
+        values = jnp.concatenate([jnp.zeros(max(n - rank, 0), values.dtype), values])[-n:]
+        # The last, largest ones belong to the rows that count.
+        places, count = jnp.arange(n), jnp.sum(self.gram.mask)
+        return self._or_nan(jnp.where(places < count, values[(places + n - count) % n], jnp.nan))
+
+    def draw(self, key, number):
+        first, second = jax.random.split(key)
+        u = self.gram.u
+        of_kernel = matmul(u, jax.random.normal(first, (u.shape[1], number), u.dtype))
+        of_noise = jnp.sqrt(self.shift)[:, None] * jax.random.normal(second, (u.shape[0], number), u.dtype)
+        return self._columns(of_kernel + of_noise)
+
+    def expansion(self, solution):
+        """`None`: `k(x, X) alpha` with the kernel itself is not the mean, which goes through the features."""
+        del solution
+        return None
+
+    def _seen(self, columns: Float[Array, "n p"]) -> Float[Array, "r p"]:
+        """`Uᵀ A⁻¹ b` for every column."""
+        return derivatives.solve_matrix(self.small, self.raw, matmul(self.gram.u.T, columns / self.shift[:, None]))
+
+    @property
+    def _operator_of_small(self) -> derivatives.Shifted:
+        return derivatives.of_matrix(self.small)
+
+    @property
+    def _scaled_features(self) -> Float[Array, "n r"]:
+        return self.gram.u / jnp.sqrt(self.shift)[:, None]
+
+    def _moments(self) -> Float[Array, "r r"]:
+        return matmul(self.gram.u.T, self.gram.u) if self.moments is None else self.moments
+
+
+class LowRank(AbstractSolver):
+    """Few features instead of the whole kernel matrix: O(n r²) time and O(n r) memory for r features.
+
+    If the kernel has finitely many features of its own (`Linear`, `Polynomial`, `Cosine`, `FeatureMap`, their sums and
+    products), they are used, and every answer is exact. Otherwise the features are those of inducing rows (SGPR), and the
+    likelihood is Titsias' lower bound of the exact one.
+
+    Inducing rows suit smooth kernels in few columns. For rough kernels or many columns the bound is off by several nats a
+    row, and predictions are clearly worse than exact ones: use `kx.CG()` there.
+
+    The noise must be positive, since `U Uᵀ` alone is singular. With noise 0 the answer is that of a small jitter, and the
+    status is `singular`.
+
+    **Arguments:**
+
+    - `rank`: how many rows of the data serve as inducing rows, at most all of them. They are chosen greedily: each next one
+      is the row whose variance the earlier ones explain least (pivoted Cholesky).
+    - `inducing`: the inducing rows, if they are not to be chosen; `rank` is then ignored. Predictions are differentiable in
+      them.
+    """
+
+    rank: int = eqx.field(static=True, default=200, converter=lambda rank: whole_number(rank, "LowRank.rank"))
+    inducing: Any = eqx.field(default=None, converter=lambda rows: None if rows is None else take(as_rows(rows, "inducing")))
+
+    def settled(self, gram):
+        """This solver with inducing rows that stay, so that the objective of a fit does not jump when the choice changes."""
+        if self.inducing is not None or _has_features(gram):
+            return self
+        gram = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, gram)
+        return LowRank(self.rank, take(gram.x, _pivots(gram, min(self.rank, gram.n))))
+
+    def prepare(self, gram, noise):
+        features, result = self._features(gram, noise.dtype)
+        x = take(gram.x)
+        u = jnp.where(gram.mask[:, None], features(x), 0.0)
+        missing = jnp.where(gram.mask, features.missing(x, u), 0.0)
+        # What is not finite is taken out, so that no gradient behind a `where` meets it.
+        sound = jnp.all(jnp.isfinite(u)) & jnp.all(jnp.isfinite(missing))
+        u, missing = jnp.where(sound, u, 0.0), jnp.where(sound, missing, 0.0)
+        result = Result.where(sound | ~is_usable(result), result, Result.nonfinite)
+        result = Result.where(jnp.any(gram.mask), result, Result.empty)
+        moments = matmul(u.T, u) if noise.ndim == 0 else None
+        return _assembled(LowRankGram(gram.kernel, gram.x, gram.mask, features, u), noise, moments, missing, result)
+
+    def _features(self, gram: AbstractGram, dtype: Any) -> tuple[AbstractFeatures, Any]:
+        """The features, and whether they exist."""
+        if _has_features(gram):
+            return OwnFeatures(gram.kernel), Result.successful
+        inducing = as_row_dtype(self.settled(gram).inducing, dtype)
+        check_same_columns(inducing, gram.x, "LowRank.inducing", "x")
+        counts = ~_repeated(inducing)
+        matrix = masked(gram.kernel.gram(inducing, None), counts)
+        system = factorise_matrix(matrix, jnp.zeros((), matrix.dtype), counts)
+        root = derivatives.root(system.operator, system.raw, jnp.triu(system.raw.upper).T)
+        return InducingFeatures(gram.kernel, inducing, counts, root), _without_noise(system.result)
+
+
+def _without_noise(result: Any) -> Any:
+    """A result in which jitter is no failure: whether the noise is enough is decided for each noise anew."""
+    return Result.where(is_usable(result), Result.successful, result)
+
+
+def _has_features(gram: AbstractGram) -> bool:
+    """Whether the kernel has finitely many features of its own."""
+    if gram.kernel is None:
+        raise TypeError("LowRank needs a kernel, and this is a matrix without one: use kx.Cholesky() or kx.Eigh().")
+    return jax.eval_shape(lambda: gram.kernel.features(take(gram.x, slice(0, 1)))) is not None
+
+
+def _repeated(rows: Rows) -> Bool[Array, " r"]:
+    """Which rows are equal to an earlier one: as inducing rows they add nothing and make `k(Z, Z)` singular."""
+    same: Any = True
+    for leaf in jax.tree.leaves(rows):
+        flat = leaf.reshape(leaf.shape[0], -1)
+        same = same & jnp.all(flat[:, None] == flat[None, :], axis=-1)
+    return jnp.any(jnp.tril(same, -1), axis=1)
+
+
+def _pivots(gram: AbstractGram, rank: int) -> Int[Array, " r"]:
+    """The numbers of `rank` rows, each the one of which the earlier ones leave the most variance. O(n rank²).
+
+    Only rows that count are chosen, each once, unless there are fewer than `rank` of them.
+    """
+    variances = gram.diagonal()
+    enough = jnp.finfo(variances.dtype).eps * jnp.max(jnp.where(gram.mask, variances, 0.0))
+
+    def step(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, chosen, factor = state
+        pivot = jnp.argmax(left)
+        remaining = left[pivot]
+        row = gram.rows(pivot[None])[0] - matmul(factor[:, pivot], factor)
+        # Below rounding there is nothing left to divide. The rows that follow are as good as any.
+        row = jnp.where(remaining > enough, row / jnp.sqrt(jnp.maximum(remaining, enough)), 0.0)
+        rest = jnp.where(left >= 0, jnp.maximum(left - row**2, 0.0), left)
+        return rest.at[pivot].set(-1.0), chosen.at[i].set(pivot), factor.at[i].set(row)
+
+    # Rows that were chosen have -1, those that do not count -2: only if no other row is left, one is chosen again.
+    start = jnp.where(gram.mask, variances, -2.0)
+    factor = jnp.zeros((rank, gram.n), variances.dtype)
+    return jax.lax.fori_loop(0, rank, step, (start, jnp.zeros(rank, int), factor))[1]
+
+
+def _assembled(
+    gram: LowRankGram,
+    noise: Float[Array, "*n"],
+    moments: Float[Array, "r r"] | None,
+    missing: Float[Array, " n"],
+    result: Any,
+) -> LowRankSystem:
+    """The System for one noise; `result` says whether there are features."""
+    moments = None if noise.ndim else moments
+    raw, jitter, stand_in, ok = _factorised(*jax.lax.stop_gradient((gram.u, moments, noise)), gram.mask)
+    level = jnp.where(ok, noise + jitter, stand_in)
+    noise_free = jnp.any(jnp.where(gram.mask, noise, 1.0) == 0)
+    enough = Result.where(noise_free & (jitter > 0), Result.singular, Result.successful)
+    result = worse(result, Result.where(ok, enough, Result.not_positive_definite))
+    small = _small_matrix(gram.u, moments, level, gram.mask)
+    return LowRankSystem(
+        gram=gram,
+        noise=noise,
+        level=level,
+        small=small,
+        raw=raw,
+        moments=moments,
+        missing=missing,
+        jitter=jitter,
+        result=result,
+    )
+
+
+def _small_matrix(
+    u: Float[Array, "n r"], moments: Float[Array, "r r"] | None, level: Float[Array, "*n"], mask: Bool[Array, " n"]
+) -> Float[Array, "r r"]:
+    """`I + Uᵀ D⁻¹ U`."""
+    identity = jnp.eye(u.shape[1], dtype=u.dtype)
+    if moments is not None:
+        return identity + moments / level
+    scaled = u / jnp.sqrt(jnp.where(mask, level, 1.0))[:, None]
+    return identity + matmul(scaled.T, scaled)
+
+
+def _factorised(
+    u: Float[Array, "n r"], moments: Float[Array, "r r"] | None, noise: Float[Array, "*n"], mask: Bool[Array, " n"]
+) -> tuple[RawCholesky, Array, Array, Array]:
+    """The factor of the small matrix with the least jitter on the ladder, that jitter, what stands in for the noise if
+    there is none, and whether there is one."""
+    entries = jnp.sum(u**2, axis=1) + jnp.where(mask, noise, 0.0)
+    scale, floor = mean_diagonal(entries, mask), rounding_level(entries, mask)
+    ladder = jitter_ladder(u.dtype, None)
+    # One by one: a constant array would be hoisted out of a loop, batched, and refused by `custom_vmap`.
+    rungs = jnp.stack([jnp.zeros_like(scale), *(rung * scale for rung in ladder[1:]), jnp.zeros_like(scale)])
+    # With the trace for the noise, all eigenvalues of the small matrix lie between 1 and 2.
+    trace = jnp.sum(u**2)
+    stand_in = jnp.where(trace > 0, trace, 1.0)
+
+    def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        rung = state[0] + 1
+        given_up = rung == len(ladder)
+        level = jnp.where(given_up, stand_in, noise + rungs[rung])
+        small = _small_matrix(u, moments, jnp.where(level > 0, level, stand_in), mask)
+        upper = _raw.cholesky(small, jnp.zeros_like(small[0]))
+        # No pivot is below 1 but for rounding. NaN fails, too: no comparison with it holds.
+        good = jnp.all((level > floor) | ~mask) & jnp.all(diagonal(upper) ** 2 > 0.5)
+        return rung, upper, good | given_up
+
+    start = (jnp.asarray(-1), jnp.zeros((u.shape[1], u.shape[1]), u.dtype), jnp.asarray(False))
+    rung, upper, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
+    return RawCholesky(upper), rungs[rung], stand_in, rung < len(ladder)

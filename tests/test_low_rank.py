@@ -1,0 +1,322 @@
+"""LowRank where it approximates: equal to a dense oracle of the same approximation, and to the exact answer at full rank."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kernax as kx
+from kernax.grams import gram_of
+from tests.tables import pairs, second_derivatives
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 2))
+Y = np.sin(X[:, 0]) + 0.2 * RNG.normal(size=12)
+NEW = RNG.normal(size=(5, 2))
+Z = X[[1, 4, 6, 9]] + 0.1
+KERNEL = 1.3 * kx.RBF(lengthscale=[0.9, 1.4])
+MASK = np.array([True, False, True, True, True, True, True, True, False, True, True, True])
+PER_ROW = np.linspace(0.1, 2.0, 12)
+
+
+def approximation(kernel, z, x, new):
+    """`Q` over x, `Q` between x and new rows, and what both miss of the kernel's diagonal and matrix, in plain JAX."""
+    zz, zx, zn = pairs(kernel, z, z), pairs(kernel, z, x), pairs(kernel, z, new)
+    seen = jnp.linalg.inv(zz) @ zx
+    q, cross = zx.T @ seen, seen.T @ zn
+    missed = jnp.diagonal(pairs(kernel, x, x)) - jnp.diagonal(q)
+    return q, cross, missed, pairs(kernel, new, new) - zn.T @ jnp.linalg.inv(zz) @ zn
+
+
+def oracle(kernel, noise, z, x, y, new):
+    """SGPR by dense inverses: bound, mean, covariance, leave-one-out residuals."""
+    q, cross, missed, beyond = approximation(kernel, z, x, new)
+    noise = jnp.broadcast_to(noise, len(y))
+    inverse = jnp.linalg.inv(q + jnp.diag(noise))
+    alpha = inverse @ y
+    bound = -0.5 * y @ alpha + 0.5 * jnp.linalg.slogdet(inverse)[1] - 0.5 * len(y) * jnp.log(2 * jnp.pi)
+    bound = bound - 0.5 * jnp.sum(missed / noise)
+    zn = pairs(kernel, z, new)
+    prior = beyond + zn.T @ jnp.linalg.inv(pairs(kernel, z, z)) @ zn
+    return bound, cross.T @ alpha, prior - cross.T @ inverse @ cross, alpha / jnp.diagonal(inverse)
+
+
+@pytest.mark.parametrize("noise", [0.05, 30.0, "per_row"])
+def test_inducing_rows_equal_a_dense_oracle_of_the_same_approximation(noise):
+    noise = PER_ROW if noise == "per_row" else noise
+    x = np.where(MASK[:, None], X, np.nan)
+    c = kx.condition(kx.Model(KERNEL, noise=noise), kx.Data(x, Y, MASK), kx.LowRank(inducing=Z))
+    live = np.broadcast_to(noise, 12)[MASK]
+    bound, mean, covariance, loo = oracle(KERNEL, live, Z, X[MASK], Y[MASK], NEW)
+    assert c.result == kx.Result.successful
+    assert c.jitter == 0
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), bound, rtol=1e-11)
+    prediction = kx.predict(c, NEW)
+    np.testing.assert_allclose(prediction.mean, mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(prediction.variance, np.diag(covariance), rtol=1e-10)
+    np.testing.assert_allclose(kx.covariance(c, NEW), covariance, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(kx.covariance(c, NEW, NEW[:2]), covariance[:, :2], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(kx.loo_residuals(c)[MASK], loo, rtol=1e-10)
+    gram = c.system.gram
+    q, cross, _, _ = approximation(KERNEL, Z, X[MASK], NEW)
+    np.testing.assert_allclose(gram.dense()[np.ix_(MASK, MASK)], q, rtol=1e-10)
+    np.testing.assert_allclose(gram.cross(jnp.asarray(NEW))[MASK], cross, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(gram.diagonal()[MASK], np.diag(q), rtol=1e-10)
+    np.testing.assert_allclose(gram.rows(jnp.array([0]))[0, MASK], q[0], rtol=1e-10)
+    v = jnp.asarray(np.random.default_rng(1).normal(size=(12, 2)))
+    np.testing.assert_allclose(gram.mv(v)[MASK], q @ v[MASK], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(gram.cross_mv(jnp.asarray(NEW), v), cross.T @ v[MASK], rtol=1e-9, atol=1e-12)
+
+
+def test_derivatives_to_second_order_also_in_the_inducing_rows():
+    model = kx.Model(KERNEL, noise=0.3)
+    vector, rebuild = kx.parameters.ravel(model)
+    size = vector.size
+
+    def ours(v):
+        c = kx.condition(rebuild(v[:size]), kx.Data(X, Y), kx.LowRank(inducing=v[size:].reshape(Z.shape)))
+        value = kx.log_marginal_likelihood(c) + jnp.sum(jnp.sin(kx.mean(c, NEW))) + jnp.sum(kx.variance(c, NEW) ** 2)
+        return value + kx.loo_mse(c) + jnp.sum(kx.covariance(c, NEW) ** 2) + kx.kfold_mse(c, 3)
+
+    def plain(v):
+        m = rebuild(v[:size])
+        z = v[size:].reshape(Z.shape)
+        bound, mean, covariance, loo = oracle(m.kernel, m.noise, z, jnp.asarray(X), jnp.asarray(Y), jnp.asarray(NEW))
+        q, _, _, _ = approximation(m.kernel, z, jnp.asarray(X), jnp.asarray(NEW))
+        inverse = jnp.linalg.inv(q + m.noise * jnp.eye(12))
+        folds = np.arange(12).reshape(3, 4)
+        held = [jnp.linalg.inv(inverse[np.ix_(f, f)]) @ (inverse @ Y)[f] for f in folds]
+        value = bound + jnp.sum(jnp.sin(mean)) + jnp.sum(jnp.diagonal(covariance) ** 2) + jnp.mean(loo**2)
+        return value + jnp.sum(covariance**2) + jnp.mean(jnp.concatenate(held) ** 2)
+
+    second_derivatives(ours, plain, jnp.concatenate([vector, Z.reshape(-1)]), rtol=1e-9)
+
+
+def greedy(matrix, rank):
+    """Pivots by brute force: the largest diagonal entry of the Schur complement, again and again."""
+    left, chosen = np.array(matrix), []
+    for _ in range(rank):
+        entries = np.diag(left).copy()
+        entries[chosen] = -1.0
+        p = int(np.argmax(entries))
+        chosen.append(p)
+        left = left - np.outer(left[p], left[p]) / left[p, p]
+    return chosen
+
+
+def test_inducing_rows_are_chosen_greedily_and_never_behind_a_mask():
+    kernel = kx.Linear(variance=[2.0, 0.5]) * kx.RBF(lengthscale=1.5) + kx.Matern52(0.8)
+    live = np.flatnonzero(MASK)
+    expected = live[greedy(np.asarray(kernel(X))[np.ix_(live, live)], 5)]
+    data = kx.Data(X, Y, MASK)
+    settled = kx.LowRank(5).settled(gram_of(kernel, data.x, data.mask))
+    np.testing.assert_array_equal(settled.inducing, X[expected])
+    # Chosen once, they stay; and what has rows or features already stays as it is.
+    assert settled.settled(gram_of(kernel, data.x, data.mask)) is settled
+    solver = kx.LowRank(5)
+    assert solver.settled(gram_of(kx.Linear(), data.x, data.mask)) is solver
+
+
+def test_all_rows_as_inducing_rows_are_exact_whatever_rank_and_padding():
+    model = kx.Model(kx.Matern32(0.7), noise=0.1)
+    exact = kx.condition(model, kx.Data(X[MASK], Y[MASK]))
+    for data in (kx.Data(X[MASK], Y[MASK]), kx.Data(X, Y, MASK)):
+        c = kx.condition(model, data, kx.LowRank(1000))
+        np.testing.assert_allclose(kx.log_marginal_likelihood(c), kx.log_marginal_likelihood(exact), rtol=1e-10)
+        np.testing.assert_allclose(kx.variance(c, NEW), kx.variance(exact, NEW), rtol=1e-9)
+    assert kx.selection.likelihood_terms(c).correction == 0
+
+
+def test_exhausted_variances_repeated_rows_and_too_many_pivots_give_numbers():
+    """A kernel so smooth that few rows explain all, and rows twice: nothing is left to choose, and nothing is NaN."""
+    x = np.repeat(np.linspace(0.0, 1.0, 15), 2)[:, None]
+    y = np.sin(x[:, 0])
+    model = kx.Model(kx.RBF(lengthscale=5.0), noise=1e-2)
+    for dtype, tolerance in ((np.float64, 1e-9), (np.float32, 2e-3)):
+        c = kx.condition(model, kx.Data(x.astype(dtype), y.astype(dtype)), kx.LowRank(30))
+        exact = kx.condition(model, kx.Data(x, y))
+        np.testing.assert_allclose(kx.mean(c, x[:5].astype(dtype)), kx.mean(exact, x[:5]), rtol=tolerance)
+        np.testing.assert_allclose(
+            kx.log_marginal_likelihood(c), kx.log_marginal_likelihood(exact), rtol=tolerance, atol=tolerance
+        )
+    # The same row as an inducing row again adds nothing.
+    once, twice = (kx.condition(model, kx.Data(x, y), kx.LowRank(inducing=z)) for z in (x[:4:2], x[:4]))
+    np.testing.assert_allclose(kx.mean(twice, NEW[:, :1]), kx.mean(once, NEW[:, :1]), rtol=1e-12)
+
+
+def test_the_likelihood_is_a_lower_bound_once_for_every_output():
+    model, ys = kx.Model(KERNEL, noise=0.1), np.stack([Y, np.cos(X[:, 1])], axis=1)
+
+    def bound(y, solver):
+        return float(kx.log_marginal_likelihood(kx.condition(model, kx.Data(X, y), solver)))
+
+    exact = bound(Y, kx.Cholesky())
+    bounds = [bound(Y, kx.LowRank(rank)) for rank in (2, 5, 12)]
+    assert bounds[0] < bounds[1] < bounds[2]
+    assert bounds[1] < exact - 1e-3
+    np.testing.assert_allclose(bounds[2], exact, rtol=1e-8)
+    np.testing.assert_allclose(bound(ys, kx.LowRank(3)), sum(bound(y, kx.LowRank(3)) for y in ys.T), rtol=1e-10)
+    c = kx.condition(model, kx.Data(X, ys), kx.LowRank(3))
+    assert kx.mean(c, NEW).shape == (5, 2)
+
+
+def test_no_variance_is_negative():
+    x = RNG.uniform(size=(40, 1)).astype("float32")
+    c = kx.condition(kx.Model(kx.RBF(0.5), noise=1e-5), kx.Data(x, np.sin(x[:, 0])), kx.LowRank(20))
+    prediction = kx.predict(c, np.concatenate([x, np.linspace(-1, 2, 200, dtype="float32")[:, None]]))
+    assert prediction.num_clamped == 0
+    assert np.all(prediction.variance >= 0)
+    assert np.isfinite(prediction.mean).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_noise_that_is_0_or_below_rounding_gets_a_jitter_that_is_reported(dtype):
+    x, y = X.astype(dtype), Y.astype(dtype)
+    solver = kx.LowRank(4)
+    with pytest.raises(kx.FailedError, match=r"noise 0 .* Give a positive noise"):
+        kx.condition(kx.Model(KERNEL, noise=0.0), kx.Data(x, y), solver)
+
+    def value(noise):
+        c = kx.condition(kx.Model(KERNEL, noise=noise), kx.Data(x, y), solver, throw=False)
+        return jnp.sum(kx.mean(c, NEW.astype(dtype))) + 1e-9 * kx.log_marginal_likelihood(c), c
+
+    gradient, c = jax.grad(value, has_aux=True)(jnp.zeros((), dtype))
+    assert c.result == kx.Result.singular
+    assert 0 < c.jitter < 1e-3
+    assert np.isfinite(gradient)
+    # The answer of the least squares fit by the four features.
+    features = np.asarray(c.system.gram.u, np.float64)
+    weights = np.linalg.lstsq(features, Y, rcond=None)[0]
+    expected = np.asarray(c.system.gram.features(jnp.asarray(NEW, dtype)), np.float64) @ weights
+    np.testing.assert_allclose(kx.mean(c, NEW.astype(dtype)), expected, rtol=2e-2 if dtype == np.float32 else 1e-8)
+    # Below rounding, but positive: the same, and no failure.
+    tiny = kx.condition(kx.Model(KERNEL, noise=1e-30), kx.Data(x, y), solver)
+    assert tiny.jitter == c.jitter
+    # One row without noise is enough to need it.
+    noise = np.where(np.arange(12) == 3, 0.0, 0.1)
+    assert kx.condition(kx.Model(KERNEL, noise=noise), kx.Data(x, y), solver, throw=False).result == kx.Result.singular
+
+
+class Indefinite(kx.AbstractKernel):
+    """No kernel at all: its matrices have negative eigenvalues."""
+
+    scale: jax.Array = kx.positive(default=1.0)
+
+    def pair(self, a, b):
+        return self.scale * jnp.abs(a[0] - b[0])
+
+
+def test_a_failure_has_a_result_nan_answers_and_finite_gradients_behind_where():
+    def value(model):
+        c = kx.condition(model, kx.Data(X, Y), kx.LowRank(5), throw=False)
+        numbers = kx.log_marginal_likelihood(c), kx.mean(c, NEW).sum(), kx.variance(c, NEW).sum(), kx.loo_mse(c)
+        return jnp.where(c.ok, sum(numbers), 0.0), (c.result, jnp.stack(numbers))
+
+    gradient, (result, numbers) = jax.jit(jax.grad(value, has_aux=True))(kx.Model(Indefinite(), noise=0.1))
+    assert result == kx.Result.not_positive_definite
+    assert np.isnan(numbers).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    empty = kx.condition(kx.Model(KERNEL, noise=0.1), kx.Data(X, Y, np.zeros(12, bool)), kx.LowRank(5), throw=False)
+    assert empty.result == kx.Result.empty
+
+
+def test_eigenvalues_are_those_of_the_approximation_and_zeros():
+    def eigenvalues(kernel, solver):
+        return kx.condition(kx.Model(kernel, noise=0.1), kx.Data(X, Y, MASK), solver).system.eigenvalues()
+
+    q = np.asarray(approximation(KERNEL, Z, X[MASK], NEW)[0])
+    ours = eigenvalues(KERNEL, kx.LowRank(inducing=Z))
+    np.testing.assert_allclose(ours[:10], np.linalg.eigvalsh(q), atol=1e-12)
+    assert np.isnan(ours[10:]).all()
+    # More features than rows.
+    kernel = kx.Polynomial(degree=4, offset=0.5)
+    features = eigenvalues(kernel, kx.LowRank())
+    np.testing.assert_allclose(features[:10], np.linalg.eigvalsh(np.asarray(kernel(X[MASK]))), rtol=1e-7, atol=1e-9)
+    # First derivatives: the sum of eigenvalues is the trace.
+    slope = jax.grad(lambda v: jnp.nansum(eigenvalues(v * kx.RBF(), kx.LowRank(inducing=Z)) ** 2))(2.0)
+    square = np.linalg.eigvalsh(np.asarray(approximation(kx.RBF(), Z, X[MASK], NEW)[0])) ** 2
+    np.testing.assert_allclose(slope, 4.0 * square.sum(), rtol=1e-9)
+
+
+def test_draws_have_the_covariance_of_the_system():
+    c = kx.condition(kx.Model(KERNEL, noise=PER_ROW), kx.Data(X, Y, MASK), kx.LowRank(3))
+    draws = np.asarray(c.system.draw(jax.random.key(0), 40000))
+    expected = np.where(MASK[:, None] & MASK, np.asarray(c.system.operator.dense()), 0.0)
+    np.testing.assert_allclose(draws @ draws.T / 40000, expected, atol=0.08)
+
+
+def test_paths_and_choices_of_the_ridge_use_one_choice_of_features():
+    model, data, solver = kx.Model(KERNEL, noise=1.0), kx.Data(X, Y, MASK), kx.LowRank(inducing=Z)
+    ridges = np.array([0.01, 0.3, 5.0])
+    path = kx.ridge_path(kx.condition(model, data, solver), ridges, folds=4)
+    for i, ridge in enumerate(ridges):
+        one = kx.condition(kx.Model(KERNEL, noise=ridge), data, solver)
+        np.testing.assert_allclose(path.log_marginal_likelihood[i], kx.log_marginal_likelihood(one), rtol=1e-10)
+        np.testing.assert_allclose(path.loo_mse[i], kx.loo_mse(one), rtol=1e-9)
+        np.testing.assert_allclose(path.gcv[i], kx.gcv(one), rtol=1e-9)
+        np.testing.assert_allclose(path.kfold_mse[i], kx.kfold_mse(one, 4), rtol=1e-9)
+    for by in ("loo", "gcv", "l_curve", "discrepancy"):
+        choice = kx.select_ridge(kx.Model(KERNEL, noise=0.3), data, by=by, solver=solver, throw=False)
+        assert choice.conditioned.solver is solver or choice.conditioned.system.gram.rank == 4
+
+
+def test_leave_one_out_equals_refits_with_the_same_features():
+    c = kx.condition(kx.Model(KERNEL, noise=0.2), kx.Data(X, Y), kx.LowRank(inducing=Z))
+    q, *_ = approximation(KERNEL, Z, X, NEW)
+    q = np.asarray(q)
+    expected = []
+    for i in range(12):
+        rest = np.delete(np.arange(12), i)
+        weights = np.linalg.solve(q[np.ix_(rest, rest)] + 0.2 * np.eye(11), Y[rest])
+        expected.append(Y[i] - q[i, rest] @ weights)
+    np.testing.assert_allclose(kx.loo_residuals(c), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", [kx.CubicSpline(), kx.RBF(0.3)], ids=["spline", "trend"])
+def test_splines_and_trends_at_full_rank_equal_the_dense_answer(kernel):
+    x = np.linspace(0.0, 1.0, 14)[:, None]
+    y = 3.0 + 2.0 * x[:, 0] + np.sin(6.0 * x[:, 0])
+    model = kx.Model(kernel, noise=1e-3, trend=None if kernel.trend() is not None else 1)
+    exact, ours = (kx.condition(model, kx.Data(x, y), solver) for solver in (kx.Cholesky(), kx.LowRank(14)))
+    new = np.linspace(-0.2, 1.2, 7)[:, None]
+    np.testing.assert_allclose(kx.mean(ours, new), kx.mean(exact, new), rtol=1e-6)
+    np.testing.assert_allclose(kx.variance(ours, new), kx.variance(exact, new), rtol=1e-5)
+    np.testing.assert_allclose(kx.log_marginal_likelihood(ours), kx.log_marginal_likelihood(exact), rtol=1e-6)
+    np.testing.assert_allclose(kx.loo_residuals(ours), kx.loo_residuals(exact), rtol=1e-5)
+
+
+def test_a_fit_sees_one_smooth_objective():
+    """The rows are chosen at the start of a fit and stay, although another choice would be better at its end."""
+    model = kx.Model(1.0 * kx.RBF(lengthscale=[0.2, 3.0]), noise=0.3)
+    fit = kx.fit(model, kx.Data(X, Y), solver=kx.LowRank(4), max_steps=100)
+    assert fit.result == kx.Result.successful
+    settled = kx.LowRank(4).settled(gram_of(model.kernel, jnp.asarray(X), jnp.ones(12, bool)))
+    there = kx.log_marginal_likelihood(kx.condition(fit.model, kx.Data(X, Y), settled))
+    np.testing.assert_allclose(fit.value, -there, rtol=1e-8)
+
+
+def test_rows_of_labels_and_networks():
+    """Integers in a structure stay integers as inducing rows, and a network in the kernel is no array."""
+    network = eqx.nn.MLP(2, 2, 3, 1, activation=jnp.tanh, key=jax.random.key(0))
+    noise = kx.noises.PerGroup("task", [0.1, 0.4])
+    model = kx.Model(kx.Select(kx.Warp(kx.RBF(0.8), network), key="x"), noise=noise)
+    data = kx.Data({"x": X, "task": np.arange(12) % 2}, Y)
+    new = {"x": NEW, "task": np.arange(5) % 2}
+    exact, ours = (kx.condition(model, data, solver) for solver in (kx.Cholesky(), kx.LowRank(12)))
+    np.testing.assert_allclose(kx.mean(ours, new), kx.mean(exact, new), rtol=1e-8)
+    settled = kx.LowRank(5).settled(gram_of(model.kernel, data.x, data.mask))
+    assert settled.inducing["task"].dtype == data.x["task"].dtype
+
+
+def test_wrong_options_are_refused_with_the_remedy():
+    data = kx.Data(X, Y)
+    with pytest.raises(ValueError, match=r"LowRank\.rank must be a whole number of at least 1"):
+        kx.LowRank(0)
+    with pytest.raises(ValueError, match=r"LowRank\.inducing has 1 columns, but x has 2"):
+        kx.condition(kx.Model(KERNEL, noise=0.1), data, kx.LowRank(inducing=Z[:, :1]))
+    with pytest.raises(ValueError, match=r"inducing has shape \(4,\)"):
+        kx.LowRank(inducing=Z[:, 0])
+    c = kx.condition(kx.Model(KERNEL, noise=0.1), data, kx.LowRank(3))
+    with pytest.raises(TypeError, match="new rows from the same factorisation, which LowRank does not offer"):
+        kx.extend(c, NEW, np.zeros(5))
