@@ -140,6 +140,11 @@ def pairs(kernel, x, z) -> jax.Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel.pair(a, b))(z))(x)
 
 
+def _wave(point):
+    """A function that no kernel of the table has among its features."""
+    return jnp.stack([jnp.sin(3.0 * point[0])])
+
+
 _LINE = {
     "kernel": 1.3 * kx.Matern32(lengthscale=0.8),
     "x": TIMES,
