@@ -152,6 +152,11 @@ def test_equal_masks_are_a_row_mask():
     data, rows = kx.Data(X, Y, np.repeat(mask[:, None], 4, axis=1)), kx.Data(X, Y, mask)
     assert data.gaps is None
     jax.tree.map(np.testing.assert_array_equal, data, rows)
+    c = kx.condition(MODELS["plain"], data, kx.Eigh())
+    path = kx.ridge_path(c, [0.1, 0.2])
+    assert path.effective_degrees_of_freedom.shape == (2,)
+    assert kx.predict(c, NEW, noisy=True).variance.shape == (4,)
+    assert kx.loo_residuals(c).shape == (9, 4)
 
 
 def test_fit_ridge_and_file(tmp_path):

@@ -19,7 +19,7 @@ class Prediction(NamedTuple):
     """Mean and variance at new inputs, and how their computation ended."""
 
     mean: Float[Array, "m *p"]
-    variance: Float[Array, "m *p"]
+    variance: Float[Array, "m ..."]
     """One for each row; one for each row and output if the outputs are not observed in the same rows."""
     num_clamped: Int[Array, ""]
     """How many variances rounding had made negative; they are 0 here."""

@@ -71,5 +71,5 @@ def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, "n *p"]:
     return offered(c.system.inverse_diagonal(), c.solver, quantity, "the diagonal of the inverse")
 
 
-def _like(rows: Float[Array, "n *p"], values: Float[Array, "n *p"]) -> Array:
+def _like(rows: Float[Array, "n ..."], values: Float[Array, "n *p"]) -> Array:
     return rows[:, None] if values.ndim > rows.ndim else rows

@@ -30,7 +30,7 @@ class RidgePath(eqx.Module):
     """`‖y - f̂_X‖`."""
     rkhs_norm: Float[Array, "l *p"]
     """`‖f̂ - μ‖` in the kernel's space."""
-    effective_degrees_of_freedom: Float[Array, "l *p"]
+    effective_degrees_of_freedom: Float[Array, "l ..."]
     """The trace of the matrix that makes fitted values of targets."""
     loo_residuals: Float[Array, "l n *p"]
     """`y_i - f^(-i)(x_i)`."""

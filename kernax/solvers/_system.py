@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
 
     quadratic: Float[Array, " p"]
     """`bᵀ A⁻¹ b` for every column of b."""
-    logdet: Float[Array, "*p"]
+    logdet: Float[Array, "..."]
     """`log det A`; one for every column if each has a matrix of its own."""
     correction: Float[Array, ""]
     """What an approximation adds to the log density to make it a bound: the same for every column, summed over them.
