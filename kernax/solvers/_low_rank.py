@@ -55,7 +55,7 @@ class InducingFeatures(AbstractFeatures):
 class LowRankSystem(AbstractSystem):
     """`A = U Uᵀ + D`, by the small matrix `I + Uᵀ D⁻¹ U`. See the module's docstring."""
 
-    gram: LowRankGram
+    gram: LowRankGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
     level: Float[Array, "*n"]
     """What lies on the diagonal of D: noise and jitter; a positive stand-in if the preparation failed."""
