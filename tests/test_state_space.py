@@ -33,8 +33,8 @@ CASES = {
         lambda a, b: 1.3 * matern(1, 0.7, a, b) + 0.4 * matern(0, 2.0, a, b) + 0.3,
     ),
     "product": (
-        0.5 * (kx.Matern32(1.7) * kx.Matern52(2.0) * (kx.Matern12(3.0) + 1.5)),
-        lambda a, b: 0.5 * matern(1, 1.7, a, b) * matern(2, 2.0, a, b) * (matern(0, 3.0, a, b) + 1.5),
+        0.5 * (kx.Matern12(1.7) * kx.Matern32(2.0) * (kx.Matern12(3.0) + 1.5)),
+        lambda a, b: 0.5 * matern(0, 1.7, a, b) * matern(1, 2.0, a, b) * (matern(0, 3.0, a, b) + 1.5),
     ),
 }
 NOISES = {"small": 0.01, "large": 20.0, "per_row": np.linspace(0.05, 2.0, N)}
@@ -274,6 +274,16 @@ def test_kernels_without_a_state_space_are_refused(name):
         kx.condition(kx.Model(kernel, 0.1), kx.Data(x, Y), kx.StateSpace())
 
 
+def test_a_selected_part_that_is_not_there_is_refused():
+    for kernel, x in (
+        (kx.Select(kx.Matern32(), columns=2), np.ones((N, 2))),
+        (kx.Select(kx.Matern32(), key="t"), {"s": X}),
+        (kx.Select(kx.Matern32(), axis=1), (X,)),
+    ):
+        with pytest.raises(ValueError, match="Select asks for"):
+            kx.condition(kx.Model(kernel, 0.1), kx.Data(x, Y), kx.StateSpace())
+
+
 def test_a_trend_left_free():
     kernel, function = CASES["matern32"]
     c = kx.condition(kx.Model(kernel, 0.1, trend=1), kx.Data(X, Y), kx.StateSpace())
@@ -369,6 +379,10 @@ def test_failures_have_a_status_and_finite_gradients(name):
     assert (value, slopes[0]) == (0, 0)
     if name != "nonfinite":  # an infinite kernel has no derivative in x, with any solver
         assert np.all(slopes[1] == 0)
+    # A larger noise helps only if the kernel is finite and there are rows.
+    again = c.system.shifted(jnp.asarray(0.5))
+    assert again is not None
+    assert again.result == (kx.Result.successful if name == "not_positive_definite" else c.result)
     with pytest.raises(kx.FailedError, match=name):
         kx.condition(kx.Model(kernel, noise), kx.Data(X, Y, mask=mask), kx.StateSpace())
 

@@ -21,6 +21,8 @@ from kernax.rows import Rows
 
 _FAR = 800.0
 """A step of so many lengthscales forgets everything: `exp(-800)` is 0 in float64. Powers of longer steps may overflow."""
+_WRITTEN_OUT = 12
+"""Products of matrices with more columns are left to XLA."""
 _NEAR, _TERMS = 2.0, 22
 """Below `_NEAR` the series is used; so many terms of it are exact to rounding there."""
 
@@ -161,6 +163,8 @@ def selected(
 
 def product(a: Float[Array, "... i j"], b: Float[Array, "... j k"]) -> Float[Array, "... i k"]:
     """The product of small matrices, written out: XLA fuses it with what surrounds it, and keeps scans over it fast."""
+    if a.shape[-1] > _WRITTEN_OUT:
+        return matmul(a, b)
     return functools.reduce(operator.add, (a[..., :, j, None] * b[..., j, None, :] for j in range(a.shape[-1])))
 
 
