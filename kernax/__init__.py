@@ -121,7 +121,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Result
+from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Kronecker, Result
 
 __all__ = [
     "NNGP",
@@ -155,6 +155,7 @@ __all__ = [
     "Grid",
     "HalfNormal",
     "Interval",
+    "Kronecker",
     "LCurve",
     "LikelihoodTerms",
     "Linear",

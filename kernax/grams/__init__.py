@@ -2,6 +2,16 @@
 
 from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked
-from kernax.grams._kronecker import KroneckerGram, along_axes
+from kernax.grams._kronecker import KroneckerGram, along_axes, by_columns, summed_by_columns
 
-__all__ = ["AbstractGram", "Gram", "KroneckerGram", "MatrixGram", "along_axes", "gram_of", "masked"]
+__all__ = [
+    "AbstractGram",
+    "Gram",
+    "KroneckerGram",
+    "MatrixGram",
+    "along_axes",
+    "by_columns",
+    "gram_of",
+    "masked",
+    "summed_by_columns",
+]

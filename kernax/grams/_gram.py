@@ -64,6 +64,15 @@ class AbstractGram(eqx.Module):
         known, v = take(self.x), jnp.where(self.mask[:, None], v, 0.0)
         return map_rows(lambda block: matmul(self.kernel.gram(block, known), v), x, self.n)
 
+    def factors(self) -> list[Float[Array, "k k"]] | None:
+        """Matrices whose Kronecker product K is if every row counts; `None` if K has no such form."""
+        return None
+
+    def cross_factors(self, x: Rows) -> list[Float[Array, "k m"]] | None:
+        """Matrices whose product, column by column, is `k(X, x)` for new rows x if every row counts; `None` likewise."""
+        del x
+        return None
+
     def evaluated(self) -> "MatrixGram":
         """The same Gram with K as numbers, which direct solvers keep."""
         return MatrixGram(self.kernel, self.x, self.mask, self.dense())

@@ -3,6 +3,7 @@
 from kernax.solvers._bordered import Bordered, bordered
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
+from kernax.solvers._kronecker import Kronecker, KroneckerSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import FailedError, Result, result_name, throw_unless
@@ -30,6 +31,8 @@ __all__ = [
     "EighSystem",
     "Evidence",
     "FailedError",
+    "Kronecker",
+    "KroneckerSystem",
     "Result",
     "Solution",
     "bordered",
