@@ -20,14 +20,16 @@ def parameters_of(model: kx.Model) -> Parameters:
     return Parameters(model.kernel.variance, model.kernel.kernel.lengthscale, model.noise)
 
 
-def program(objective: Callable[[kx.Conditioned], jax.Array], given: Problem) -> tuple[Callable, tuple[kx.Model, kx.Data]]:
+def program(
+    objective: Callable[[kx.model.Conditioned], jax.Array], given: Problem
+) -> tuple[Callable, tuple[kx.Model, kx.Data]]:
     """Value and gradient of an objective, compiled, and what to call it with."""
     compiled = jax.jit(jax.value_and_grad(lambda model, data: objective(kx.condition(model, data))))
     model = jax.tree.map(jnp.asarray, model_of(given.parameters))
     return compiled, (model, kx.Data(given.x, given.y))
 
 
-def value_and_gradient(objective: Callable[[kx.Conditioned], jax.Array], given: Problem) -> Side:
+def value_and_gradient(objective: Callable[[kx.model.Conditioned], jax.Array], given: Problem) -> Side:
     compiled, arguments = program(objective, given)
 
     def call(_: None) -> tuple[jax.Array, np.ndarray]:

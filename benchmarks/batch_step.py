@@ -91,9 +91,9 @@ def _value_and_gradient(model: kx.Model, data: kx.Data) -> tuple[jax.Array, jax.
     """Of one dataset; slopes by the logarithms of variance, lengthscale and noise."""
 
     def value(free: kx.Model) -> jax.Array:
-        return kx.negative_log_marginal_likelihood(kx.condition(kx.constrain(free), data, throw=False))
+        return kx.selection.negative_log_marginal_likelihood(kx.condition(kx.parameters.constrain(free), data, throw=False))
 
-    answer, slopes = jax.value_and_grad(value)(kx.unconstrain(model))
+    answer, slopes = jax.value_and_grad(value)(kx.parameters.unconstrain(model))
     return answer, jnp.stack([slopes.kernel.variance, slopes.kernel.kernel.lengthscale, slopes.noise])
 
 

@@ -63,7 +63,7 @@ def both(count: int) -> dict:
             np.add.at(evaluations, on, how.num_steps)
         ended(self, stream, some, how, on)
 
-    def timed(some: list) -> tuple[kx.Fits, float]:
+    def timed(some: list) -> tuple[kx.fitting.Fits, float]:
         begun = time.perf_counter()
         fits = jax.block_until_ready(kx.fit_many(fit_many.start(), sets, devices=some))
         return fits, time.perf_counter() - begun

@@ -58,7 +58,7 @@ def ours(folder: str, name: str) -> dict:
 
     split = _uci.load(Path(folder), name)
 
-    def fit(y: np.ndarray) -> kx.Fit:
+    def fit(y: np.ndarray) -> kx.fitting.Fit:
         start = _ours.model_of(_ones(split.x.shape[1]))
         answer = kx.fit(start, kx.Data(split.x, y))
         answer.value.block_until_ready()

@@ -31,8 +31,8 @@ def run(options: Options) -> RatioTable:
         rows = jnp.asarray(x)
         kernels = {
             "RBF": kx.RBF(lengthscale=5.0),
-            "NNGP": kx.NNGP(DEPTH, kx.ReLU(), WEIGHT, BIAS),
-            "NTK": kx.NTK(DEPTH, kx.ReLU(), WEIGHT, BIAS),
+            "NNGP": kx.NNGP(DEPTH, kx.kernels.ReLU(), WEIGHT, BIAS),
+            "NTK": kx.NTK(DEPTH, kx.kernels.ReLU(), WEIGHT, BIAS),
         }
         timed = compare({name: Side(lambda _, k=k, rows=rows: gram(k, rows)) for name, k in kernels.items()}, options)
         plain = dict(zip(("NNGP", "NTK"), _recursion(x[:CHECKED]), strict=True))

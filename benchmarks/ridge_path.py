@@ -55,7 +55,7 @@ def ours(n: int) -> dict:
 
     given = problem(n)
 
-    def path(y: np.ndarray) -> kx.RidgePath:
+    def path(y: np.ndarray) -> kx.selection.RidgePath:
         model = kx.Model(kx.RBF(lengthscale=LENGTHSCALE), noise=1.0)
         # Without a look at the status, the path is compiled while the eigendecomposition runs.
         c = kx.condition(model, kx.Data(given.x, y), kx.Eigh(), throw=False)

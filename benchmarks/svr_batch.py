@@ -48,7 +48,7 @@ def _many(datasets: list[tuple[np.ndarray, np.ndarray]]) -> Side:
     model = _model()
 
     def call(_: None) -> np.ndarray:
-        ((_, machines),) = kx.condition_many(model, datasets).batches
+        ((_, machines),) = kx.fitting.condition_many(model, datasets).batches
         return machines.values[:, :ROWS]
 
     return Side(call)

@@ -36,9 +36,9 @@ def run(options: Options) -> RatioTable:
             def loss(model: kx.learners.SVR, others: kx.Data = others, data: kx.Data = data) -> jax.Array:
                 return kx.learners.holdout_loss(kx.condition(model, data), others)
 
-            free = kx.unconstrain(model)
-            value = eqx.filter_jit(lambda free, loss=loss: loss(kx.constrain(free)))
-            both = eqx.filter_jit(eqx.filter_value_and_grad(lambda free, loss=loss: loss(kx.constrain(free))))
+            free = kx.parameters.unconstrain(model)
+            value = eqx.filter_jit(lambda free, loss=loss: loss(kx.parameters.constrain(free)))
+            both = eqx.filter_jit(eqx.filter_value_and_grad(lambda free, loss=loss: loss(kx.parameters.constrain(free))))
             solve = jax.jit(lambda model, data: kx.condition(model, data))
             timed = compare(
                 {

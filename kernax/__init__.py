@@ -1,223 +1,139 @@
 """kernax: differentiable kernel methods on JAX.
 
-A kernel and a noise make a `Model`; `condition` it on `Data`, and every quantity of kernel ridge regression and Gaussian
-processes is a pure function of the answer; `fit` minimises one of those functions. `learners` has models of other losses.
+A kernel and a noise make a `Model`. `condition` combines it with `Data`. Predictions, likelihoods and cross-validation
+scores are functions of the conditioned model, and `fit` minimises one of those scores.
+
+The names for everyday use are here. All others are in the packages: `kx.kernels`, `kx.means`, `kx.parameters`,
+`kx.bijectors`, `kx.priors`, `kx.noises`, `kx.data`, `kx.grams`, `kx.solvers`, `kx.model`, `kx.posterior`,
+`kx.selection`, `kx.fitting`, `kx.learners`, `kx.io`, `kx.reports`, `kx.tables`, and `kx.plot`, which needs matplotlib and
+is imported on first use.
 """
 
-from kernax import data, grams, io, kernels, learners, means, noises, tables
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kernax import (
+    bijectors,
+    data,
+    fitting,
+    grams,
+    io,
+    kernels,
+    learners,
+    means,
+    model,
+    noises,
+    parameters,
+    posterior,
+    priors,
+    reports,
+    selection,
+    solvers,
+    tables,
+)
+from kernax._moved import moved
 from kernax._version import __version__ as __version__
 from kernax.data import Data
-from kernax.fitting import (
-    ConditionedMany,
-    Fit,
-    Fits,
-    condition_many,
-    fit,
-    fit_many,
-    initialise,
-    lbfgs,
-    log_posterior,
-    predict_many,
-    refit_many,
-)
-from kernax.io import FileError, load, save
+from kernax.fitting import fit, fit_many, initialise, predict_many
+from kernax.io import load, save
 from kernax.kernels import (
     NNGP,
     NTK,
     RBF,
-    AbstractActivation,
     AbstractKernel,
-    AbstractNetwork,
-    AbstractStationary,
     ArcCosine,
     Constant,
     Cosine,
     CubicSpline,
-    Erf,
     FeatureMap,
-    GaussianPair,
     Linear,
     Matern12,
     Matern32,
     Matern52,
     Periodic,
     Polynomial,
-    Power,
-    Product,
     RationalQuadratic,
-    ReLU,
-    Scale,
     Select,
-    Sum,
     ThinPlate,
     Warp,
 )
-from kernax.model import AbstractModel, Conditioned, Model, condition, recondition
-from kernax.parameters import (
-    AbstractBijector,
-    Gamma,
-    HalfNormal,
-    Interval,
-    LogNormal,
-    Normal,
-    Parameter,
-    Parametrised,
-    Positive,
-    Real,
-    Softplus,
-    constrain,
-    freeze,
-    interval,
-    log_jacobian,
-    log_prior,
-    non_negative,
-    positive,
-    ravel,
-    real,
-    trainable,
-    unconstrain,
-    with_bijector,
-    with_prior,
-)
-from kernax.posterior import (
-    Prediction,
-    covariance,
-    error_bound,
-    mean,
-    negative_log_predictive_density,
-    power_function,
-    predict,
-    rkhs_inner,
-    rkhs_norm,
-    sample,
-    variance,
-)
-from kernax.report import Report, report
+from kernax.model import Model, condition, extend, recondition
+from kernax.parameters import freeze, positive, with_bijector, with_prior
+from kernax.posterior import components, covariance, mean, power_function, predict, sample, variance
+from kernax.reports import report
 from kernax.rows import Grid
 from kernax.selection import (
-    Discrepancy,
-    LCurve,
-    LikelihoodTerms,
-    RidgeChoice,
-    RidgePath,
-    SelectorTable,
     compare_selectors,
-    default_ridges,
     discrepancy,
-    effective_degrees_of_freedom,
-    fold_mse,
     gcv,
     kfold_mse,
     kfold_residuals,
     l_curve,
-    likelihood_terms,
     log_marginal_likelihood,
     loo_mean,
     loo_mse,
     loo_negative_log_density,
     loo_residuals,
     loo_variance,
-    negative_log_marginal_likelihood,
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import AbstractSolver, Cholesky, Eigh, FailedError, Kronecker, Result
+from kernax.solvers import Cholesky, Eigh, FailedError, Kronecker, Result
+
+if TYPE_CHECKING:
+    from kernax import plot as plot
 
 __all__ = [
     "NNGP",
     "NTK",
     "RBF",
-    "AbstractActivation",
-    "AbstractBijector",
     "AbstractKernel",
-    "AbstractModel",
-    "AbstractNetwork",
-    "AbstractSolver",
-    "AbstractStationary",
     "ArcCosine",
     "Cholesky",
-    "Conditioned",
-    "ConditionedMany",
     "Constant",
     "Cosine",
     "CubicSpline",
     "Data",
-    "Discrepancy",
     "Eigh",
-    "Erf",
     "FailedError",
     "FeatureMap",
-    "FileError",
-    "Fit",
-    "Fits",
-    "Gamma",
-    "GaussianPair",
     "Grid",
-    "HalfNormal",
-    "Interval",
     "Kronecker",
-    "LCurve",
-    "LikelihoodTerms",
     "Linear",
-    "LogNormal",
     "Matern12",
     "Matern32",
     "Matern52",
     "Model",
-    "Normal",
-    "Parameter",
-    "Parametrised",
     "Periodic",
     "Polynomial",
-    "Positive",
-    "Power",
-    "Prediction",
-    "Product",
     "RationalQuadratic",
-    "ReLU",
-    "Real",
-    "Report",
     "Result",
-    "RidgeChoice",
-    "RidgePath",
-    "Scale",
     "Select",
-    "SelectorTable",
-    "Softplus",
-    "Sum",
     "ThinPlate",
     "Warp",
+    "bijectors",
     "compare_selectors",
+    "components",
     "condition",
-    "condition_many",
-    "constrain",
     "covariance",
     "data",
-    "default_ridges",
     "discrepancy",
-    "effective_degrees_of_freedom",
-    "error_bound",
+    "extend",
     "fit",
     "fit_many",
-    "fold_mse",
+    "fitting",
     "freeze",
     "gcv",
     "grams",
     "initialise",
-    "interval",
     "io",
     "kernels",
     "kfold_mse",
     "kfold_residuals",
     "l_curve",
-    "lbfgs",
     "learners",
-    "likelihood_terms",
     "load",
-    "log_jacobian",
     "log_marginal_likelihood",
-    "log_posterior",
-    "log_prior",
     "loo_mean",
     "loo_mse",
     "loo_negative_log_density",
@@ -225,29 +141,62 @@ __all__ = [
     "loo_variance",
     "mean",
     "means",
-    "negative_log_marginal_likelihood",
-    "negative_log_predictive_density",
+    "model",
     "noises",
-    "non_negative",
+    "parameters",
     "positive",
+    "posterior",
     "power_function",
     "predict",
     "predict_many",
-    "ravel",
-    "real",
+    "priors",
     "recondition",
-    "refit_many",
     "report",
+    "reports",
     "ridge_path",
-    "rkhs_inner",
-    "rkhs_norm",
     "sample",
     "save",
     "select_ridge",
+    "selection",
+    "solvers",
     "tables",
-    "trainable",
-    "unconstrain",
     "variance",
     "with_bijector",
     "with_prior",
 ]
+
+# The top-level names of earlier versions, by the package in which they are now.
+_MOVED = {
+    "bijectors": "AbstractBijector Interval Positive Real Softplus",
+    "fitting": "ConditionedMany Fit Fits condition_many lbfgs log_posterior refit_many",
+    "io": "FileError",
+    "kernels": "AbstractActivation AbstractNetwork AbstractStationary Erf GaussianPair Power Product ReLU Scale Sum",
+    "model": "AbstractModel Conditioned with_noise=recondition",
+    "parameters": """
+        Parameter Parametrised constrain interval log_jacobian log_prior non_negative ravel real trainable unconstrain
+    """,
+    "posterior": "Prediction error_bound negative_log_predictive_density rkhs_inner rkhs_norm",
+    "priors": "Gamma HalfNormal LogNormal Normal",
+    "reports": "Report",
+    "selection": """
+        Discrepancy LCurve LikelihoodTerms RidgeChoice RidgePath SelectorTable default_ridges effective_degrees_of_freedom
+        fold_mse likelihood_terms negative_log_marginal_likelihood
+    """,
+    "solvers": "AbstractSolver",
+}
+
+if not TYPE_CHECKING:  # type checkers would otherwise accept every misspelt name
+    _old_name = moved(__name__, "kx", _MOVED)
+
+    def __getattr__(name: str) -> Any:
+        if name != "plot":
+            return _old_name(name)
+        try:
+            return importlib.import_module("kernax.plot")
+        except ImportError as error:
+            # An AttributeError, because `help(kx)` and `hasattr` expect no other error.
+            raise AttributeError(str(error)) from error
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "plot", "__version__"])

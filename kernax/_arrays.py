@@ -3,6 +3,7 @@
 import operator
 import sys
 import warnings
+from types import FrameType
 from typing import Any
 
 import jax
@@ -101,14 +102,20 @@ def _tell_if_cut(name: str) -> None:
     warnings.warn(
         f"{name} is float64, but JAX is set to float32 and cuts it (said once). For float64, write "
         'jax.config.update("jax_enable_x64", True) before anything else.',
-        stacklevel=_levels_to_the_caller(),
+        stacklevel=levels_to_the_caller(),
     )
 
 
-def _levels_to_the_caller() -> int:
-    """How many frames lie between a warning in this file and the code that uses kernax."""
+def levels_to_the_caller() -> int:
+    """The `stacklevel` with which a warning of the calling function points at the line that uses kernax."""
     frame, level = sys._getframe(1), 1
     ours = ("kernax", "equinox", "jaxtyping", "beartype")
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ours:
+    while _package(frame) != "kernax" and frame.f_back is not None:  # this function, wrapped by a type checker in tests
+        frame = frame.f_back
+    while frame.f_back is not None and _package(frame) in ours:
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _package(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").split(".")[0]

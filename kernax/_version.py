@@ -1,3 +1,3 @@
 """The version, for files as well as for users."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

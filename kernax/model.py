@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any, Protocol, overload, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -16,7 +17,7 @@ from kernax.kernels import AbstractKernel, as_trend, joined_trends
 from kernax.means import Constant, Zero, as_mean, mean_values
 from kernax.noises import as_noise, check_noise, is_per_row, noise_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
-from kernax.rows import take
+from kernax.rows import Grid, check_same_columns, take
 from kernax.solvers import (
     AbstractSolver,
     AbstractSystem,
@@ -216,6 +217,20 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     return conditioned
 
 
+def settled(solver: AbstractSolver, model: AbstractModel, data: Data) -> AbstractSolver:
+    """The solver with its data-dependent choices made for this model and data: what `fit` asks for once, at its start."""
+    if type(solver).settled is AbstractSolver.settled:
+        return solver
+    return _settled(solver, model, data)
+
+
+@eqx.filter_jit
+def _settled(solver: AbstractSolver, model: AbstractModel, data: Data) -> AbstractSolver:
+    data, _ = data.finite_or_zero()
+    kernel = as_dtype(model.kernel, data.dtype).definite(take(data.x), data.mask)
+    return solver.settled(gram_of(kernel, data.x, data.mask))
+
+
 def check_model_and_data(model: Any, data: Any, caller: str) -> None:
     """Raise if the arguments are not a model and its data."""
     if not isinstance(model, AbstractModel):
@@ -265,7 +280,7 @@ def _flagged(system: AbstractSystem, sound: Bool[Array, ""]) -> AbstractSystem:
     return dataclasses.replace(system, result=result)
 
 
-def recondition(c: Conditioned, *, noise: Any) -> Conditioned:
+def recondition(c: Any, noise: Any) -> Conditioned:
     """The same model and data with another noise (ridge), from the factorisation that is at hand.
 
     **Arguments:**
@@ -285,6 +300,54 @@ def recondition(c: Conditioned, *, noise: Any) -> Conditioned:
     if noise.ndim:
         raise ValueError(f"recondition takes one number for all rows, got noise of shape {noise.shape}.")
     return _recondition(c, noise)
+
+
+def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
+    """Condition on more rows, from the factorisation that is at hand: O(n²) for each new row.
+
+    **Arguments:**
+
+    - `c`: a model conditioned with `kx.Cholesky()`.
+    - `x`: new inputs, `(m, d)`.
+    - `y`: new targets, `(m,)` or `(m, p)`.
+    - `noise`: the noise of the new rows, if the model's noise is given per row.
+
+    **Returns:**
+
+    A `Conditioned` on all rows, old and new, with the same numbers as conditioning anew. Jitter stays as it was: if new
+    rows need more, the result is `not_positive_definite`.
+    """
+    check_conditioned(c)
+    new = Data(x, y)
+    check_same_columns(new.x, c.data.x, "x", "the data the model was conditioned on")
+    if isinstance(c.data.x, Grid):
+        raise TypeError("extend cannot add rows to a grid: condition on the larger grid anew.")
+    if new.y.shape[1:] != c.data.y.shape[1:]:
+        raise ValueError(f"y has shape {new.y.shape}, but the model was conditioned on targets of shape {c.data.y.shape}.")
+    if is_per_row(c.model.noise) != (noise is not None):
+        raise ValueError("extend needs noise= for the new rows if the model's noise is given per row, and only then.")
+    extra = None if noise is None else jnp.broadcast_to(jnp.asarray(noise, c.data.dtype), (new.n,))
+    return _extend(c, new, extra)
+
+
+@eqx.filter_jit
+def _extend(c: Conditioned, new: Data, extra: Float[Array, " m"] | None) -> Conditioned:
+    new, finite = new.finite_or_zero()
+
+    def joined(old: Array, more: Array) -> Array:
+        return jnp.concatenate([old, more.astype(old.dtype)])
+
+    x, y, mask = jax.tree.map(joined, (c.data.x, c.data.y, c.data.mask), (new.x, new.y, new.mask))
+    data = eqx.tree_at(lambda d: (d.x, d.y, d.mask), c.data, (x, y, mask))
+    model = c.model
+    if extra is not None:
+        model = eqx.tree_at(lambda m: m.noise, model, joined(model.noise, extra))
+    check_noise(model.noise, x)
+    noise, sound = _finite_noise(noise_values(model.noise, x, data.dtype), finite)
+    # The kernel of the System, which is not the model's own for a spline, so that old rows keep their entries.
+    system = c.system.appended(gram_of(c.system.gram.kernel, x, mask), noise)
+    system = offered(system, c.solver, "extend", "new rows from the same factorisation")
+    return _conditioned(model, data, _flagged(system, sound), c.solver)
 
 
 @eqx.filter_jit

@@ -1,5 +1,8 @@
 """What the laws are tested over: every kernel, solver and floating type."""
 
+import dataclasses
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -44,7 +47,7 @@ KERNELS = {
     "arc_cosine_2": kx.ArcCosine(order=2, weight_variance=[0.3, 0.2], bias_variance=0.2),
     "nngp_relu": kx.NNGP(depth=2, weight_variance=1.7, bias_variance=[0.2, 0.1, 0.3]),
     "ntk_relu": kx.NTK(depth=1, weight_variance=[1.5, 1.9], bias_variance=0.3),
-    "ntk_erf": kx.NTK(depth=1, activation=kx.Erf(), weight_variance=1.4, bias_variance=0.5),
+    "ntk_erf": kx.NTK(depth=1, activation=kx.kernels.Erf(), weight_variance=1.4, bias_variance=0.5),
     "own": Tent(),
 }
 SOLVERS = {"cholesky": kx.Cholesky(), "eigh": kx.Eigh()}
@@ -71,3 +74,147 @@ def gradient_by_differences(function, vector: np.ndarray, step: float = 1e-6) ->
         move[i] = step
         answer[i] = (float(function(vector + move)) - float(function(vector - move))) / (2 * step)
     return answer
+
+
+# The Systems of every solver, on data that suits each: a line of times, or a grid.
+
+TIMES = np.random.default_rng(5).permutation(np.linspace(0.0, 5.0, 12))[:, None]
+VALUES = np.sin(TIMES[:, 0]) + 0.2 * np.random.default_rng(6).normal(size=12)
+AXES = (np.array([[0.0], [0.7], [1.9], [2.4]]), np.array([[0.2], [0.9], [1.5]]))
+CELLS = np.random.default_rng(7).normal(size=12)
+
+
+@dataclasses.dataclass(frozen=True)
+class SystemCase:
+    """A solver, a kernel that it takes, and the data."""
+
+    solver: Any
+    kernel: Any
+    x: Any
+    y: np.ndarray
+    new: Any
+    trend: Any = 1
+    is_exact: bool = True
+    """Whether second derivatives are those of the dense matrix."""
+    has_inverse: bool = True
+    can_shift: bool = True
+    tolerance: float = 1e-9
+
+    @property
+    def is_grid(self) -> bool:
+        return isinstance(self.x, kx.Grid)
+
+    def model(self, noise=None, trend=None) -> kx.Model:
+        return kx.Model(self.kernel, noise=0.2 if noise is None else noise, trend=trend)
+
+    def data(self, y=None, dtype=None) -> kx.Data:
+        x, y = self.x, self.y if y is None else y
+        if dtype is not None:
+            x, y = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), x), np.asarray(y, dtype)
+        return kx.Data(x, y)
+
+    def scalar(self, c) -> jax.Array:
+        """One number that depends on evidence, mean, variance and leave-one-out."""
+        value = kx.log_marginal_likelihood(c) + jnp.sum(jnp.sin(kx.mean(c, self.new))) + jnp.sum(kx.variance(c, self.new) ** 2)
+        return value + kx.loo_mse(c) if self.has_inverse else value
+
+    def dense_scalar(self, model) -> jax.Array:
+        """The same by a dense inverse, which JAX differentiates by itself."""
+        x, new = (kx.rows.take(kx.rows.as_rows(rows, "x")) for rows in (self.x, self.new))
+        y, n = jnp.asarray(self.y), self.y.shape[0]
+        inverse = jnp.linalg.inv(pairs(model.kernel, x, x) + model.noise * jnp.eye(n))
+        cross, alpha = pairs(model.kernel, x, new), inverse @ y
+        sign_and_log = jnp.linalg.slogdet(inverse)
+        value = -0.5 * y @ alpha + 0.5 * sign_and_log[1] - 0.5 * n * jnp.log(2 * jnp.pi)
+        prior = jax.vmap(model.kernel.pair)(new, new)
+        value = value + jnp.sum(jnp.sin(cross.T @ alpha)) + jnp.sum((prior - jnp.sum(cross * (inverse @ cross), axis=0)) ** 2)
+        return value + jnp.mean((alpha / jnp.diagonal(inverse)) ** 2) if self.has_inverse else value
+
+
+def pairs(kernel, x, z) -> jax.Array:
+    """The Gram matrix by its definition, pair by pair."""
+    return jax.vmap(lambda a: jax.vmap(lambda b: kernel.pair(a, b))(z))(x)
+
+
+_LINE = {"kernel": 1.3 * kx.Matern32(lengthscale=0.8), "x": TIMES, "y": VALUES, "new": np.array([[-0.5], [1.1], [2.5], [6.0]])}
+_GRID = {
+    "kernel": 1.3 * kx.Select(kx.RBF(lengthscale=0.8), axis=0) * kx.Select(kx.Matern32(lengthscale=1.1), axis=1),
+    "x": kx.Grid(AXES),
+    "y": CELLS,
+    "new": (np.array([[0.1], [1.2], [3.0]]), np.array([[0.3], [1.0], [0.2]])),
+    "trend": lambda point: jnp.stack([jnp.ones(()), point[0][0], point[1][0]]),
+}
+SYSTEMS = {
+    "cholesky": SystemCase(kx.Cholesky(), **_LINE, can_shift=False),
+    "eigh": SystemCase(kx.Eigh(), **_LINE),
+}
+
+
+class Oracle(NamedTuple):
+    evidence: Any
+    mean: Any
+    variance: Any
+    covariance: Any
+    loo: Any
+
+
+def dense_oracle(kernel, noise, x, y, new, trend=None) -> Oracle:
+    """Plain NumPy, by the inverse of the whole (bordered) matrix."""
+    x, new = (kx.rows.take(kx.rows.as_rows(rows, "x")) for rows in (x, new))
+    n, matrix = len(y), np.asarray(pairs(kernel, x, x)) + noise * np.eye(len(y))
+    cross, prior = np.asarray(pairs(kernel, x, new)), np.asarray(pairs(kernel, new, new))
+    contrasts, whole, right = np.eye(n), matrix, y
+    if trend is not None:
+        p, q = (_functions(trend, rows) for rows in (x, new))
+        free = p.shape[1]
+        whole = np.block([[matrix, p], [p.T, np.zeros((free, free))]])
+        right, cross = np.append(y, np.zeros(free)), np.concatenate([cross, q.T])
+        contrasts = np.linalg.qr(p, mode="complete")[0][:, free:]
+    inverse = np.linalg.inv(whole)
+    solved, seen = inverse @ right, contrasts.T @ y
+    projected = contrasts.T @ matrix @ contrasts
+    evidence = -0.5 * (seen @ np.linalg.solve(projected, seen) + np.linalg.slogdet(projected)[1])
+    evidence -= 0.5 * len(seen) * np.log(2 * np.pi)
+    covariance = prior - cross.T @ inverse @ cross
+    return Oracle(evidence, cross.T @ solved, np.diag(covariance), covariance, solved[:n] / np.diag(inverse)[:n])
+
+
+def _functions(trend, x) -> np.ndarray:
+    if callable(trend):
+        return np.asarray(jax.vmap(trend)(x))
+    return np.concatenate([np.ones((len(x), 1)), x], axis=1)
+
+
+def garbage(x, y) -> kx.Data:
+    """The rows with others between and behind them, NaN among these, that do not count."""
+    where = np.array([0, 1, 2, 4, 5, 7, 8, 9, 11, 12, 13, 15])[: len(y)]
+    rows, values, mask = np.full((17, x.shape[1]), np.nan), np.full(17, 1e30), np.zeros(17, bool)
+    rows[where], values[where], mask[where] = x, y, True
+    rows[16] = -1e8
+    return kx.Data(rows, values, mask)
+
+
+def second_derivatives(ours, plain, vector, rtol=1e-9, *, first_only=False) -> None:
+    """Compare value, slope and curvature along a direction, by every nesting of forward and reverse mode."""
+    direction = jnp.cos(jnp.arange(vector.size, dtype=vector.dtype))
+
+    def along(function):
+        return lambda v: jax.jvp(function, (v,), (direction,))[1]
+
+    def by_reverse(function):
+        return lambda v: jnp.vdot(jax.grad(function)(v), direction)
+
+    @jax.jit
+    def program(v):
+        first = jax.value_and_grad(ours)(v), along(ours)(v)
+        if first_only:
+            return *first, jnp.zeros(0)
+        return *first, jnp.stack([along(along(ours))(v), along(by_reverse(ours))(v), by_reverse(by_reverse(ours))(v)])
+
+    (value, gradient), forward, curvatures = program(vector)
+    expected, slope = jax.jit(jax.value_and_grad(plain))(vector)
+    curvature = jax.jit(along(by_reverse(plain)))(vector)
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(gradient, slope, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(forward, jnp.vdot(slope, direction), rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(curvatures, jnp.broadcast_to(curvature, curvatures.shape), rtol=10 * rtol, atol=10 * rtol)

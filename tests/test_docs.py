@@ -28,8 +28,8 @@ FENCE = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 PEERS = ("scikit-learn", "GPyTorch", "GPJax")
-ROOMS = ("data", "fitting", "io", "kernels", "learners", "means", "model", "parameters", "plot", "posterior", "report")
-ROOMS += ("selection", "sklearn", "solvers", "tables")
+ROOMS = ("bijectors", "data", "fitting", "grams", "io", "kernels", "learners", "means", "model", "noises", "parameters")
+ROOMS += ("plot", "posterior", "priors", "reports", "rows", "selection", "sklearn", "solvers", "tables")
 
 
 def fences(page: Path) -> list[tuple[str, str]]:

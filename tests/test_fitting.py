@@ -41,7 +41,7 @@ def test_reaches_the_optimum_of_scikit_learn(fitted, best_known):
     assert fitted.history.shape == (int(fitted.num_steps),)
     np.testing.assert_allclose(fitted.value, np.nanmin(fitted.history))
     c = kx.condition(fitted.model, DATA)
-    np.testing.assert_allclose(kx.negative_log_marginal_likelihood(c), fitted.value, rtol=1e-9)
+    np.testing.assert_allclose(kx.selection.negative_log_marginal_likelihood(c), fitted.value, rtol=1e-9)
     assert "successful" in repr(fitted)
     assert "evaluations" in str(kx.report(fitted))
 
@@ -57,7 +57,7 @@ def test_any_optax_optimiser(optimiser, max_steps, best_known):
 
 
 def test_lbfgs_alone_minimises_rosenbrocks_function_as_fast_as_scipy():
-    optimiser = kx.lbfgs()
+    optimiser = kx.fitting.lbfgs()
     value_and_grad = jax.jit(jax.value_and_grad(lambda v: jnp.sum(100 * (v[1:] - v[:-1] ** 2) ** 2 + (1 - v[:-1]) ** 2)))
     update = jax.jit(lambda g, s, v, f: optimiser.update(g, s, v, value=f))
     v = jnp.asarray([-1.2, 1.0, -0.5, 2.0])
@@ -76,7 +76,7 @@ def test_lbfgs_alone_minimises_rosenbrocks_function_as_fast_as_scipy():
 
 def test_lbfgs_steps_back_from_points_without_a_value():
     """log(v) + 1/v has no value for v ≤ 0: the search comes back from there."""
-    optimiser = kx.lbfgs()
+    optimiser = kx.fitting.lbfgs()
 
     def objective(v):
         return jnp.sum(jnp.where(v > 0, jnp.log(jnp.abs(v)) + 1 / v, jnp.nan))
@@ -93,7 +93,7 @@ def test_lbfgs_steps_back_from_points_without_a_value():
 @pytest.mark.parametrize("objective", [kx.loo_mse, kx.loo_negative_log_density])
 def test_other_objectives_end_where_their_gradient_vanishes(objective):
     answer = kx.fit(MODEL, DATA, objective=objective)
-    vector, rebuild = kx.ravel(answer.model)
+    vector, rebuild = kx.parameters.ravel(answer.model)
 
     def value(v):
         return objective(kx.condition(rebuild(jnp.asarray(v)), DATA))
@@ -128,7 +128,7 @@ def test_summands_of_one_kind_start_in_the_ratios_that_were_given():
 
 
 def test_random_starts_are_drawn_from_the_priors():
-    model = kx.with_prior(kx.Model(kx.RBF(), noise=0.1), lambda m: m.kernel.lengthscale, kx.LogNormal(5.0, 0.01))
+    model = kx.with_prior(kx.Model(kx.RBF(), noise=0.1), lambda m: m.kernel.lengthscale, kx.priors.LogNormal(5.0, 0.01))
     answer = kx.fit(model, DATA, restarts=1, max_steps=1, key=jax.random.key(0))
     np.testing.assert_allclose(answer.model.kernel.lengthscale, np.exp(5.0), rtol=0.05)
 
@@ -193,7 +193,7 @@ def test_initial_values_look_at_rows_that_count_and_at_bounds():
     model = kx.Model(kx.RBF(), noise=0.1, mean=kx.means.Constant(0.0))
     start = kx.initialise(model, kx.Data(x, x[:, 0], mask))
     np.testing.assert_allclose(start.kernel.lengthscale, np.median(np.abs(x[1::2] - x[1::2].T)) / 3, rtol=0.1)
-    bounded = kx.with_bijector(model, lambda m: m.noise, kx.Interval(0.05, 0.2))
+    bounded = kx.with_bijector(model, lambda m: m.noise, kx.bijectors.Interval(0.05, 0.2))
     assert 0.05 <= float(kx.initialise(bounded, kx.Data(x, x[:, 0], mask)).noise) <= 0.2
     nothing = kx.initialise(model, kx.Data(x, x[:, 0], np.zeros(1200, bool)))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(nothing))
@@ -222,7 +222,7 @@ def test_a_fit_has_no_derivative_and_says_so():
         lambda: kx.mean(MODEL, X),
         lambda: kx.condition(MODEL, DATA, "eigh"),
         lambda: kx.with_prior(MODEL, lambda m: m.noise, 3.0),
-        lambda: kx.with_bijector(MODEL, lambda m: m.noise, kx.Positive),
+        lambda: kx.with_bijector(MODEL, lambda m: m.noise, kx.bijectors.Positive),
     ],
 )
 def test_what_is_no_model_data_or_strategy_is_refused(call):
@@ -232,6 +232,6 @@ def test_what_is_no_model_data_or_strategy_is_refused(call):
 
 def test_bad_trees_and_bounds_are_refused():
     with pytest.raises(ValueError, match="make it with kx"):
-        kx.fit(MODEL, DATA, trainable=kx.trainable(kx.Model(kx.RBF(), noise=0.1)))
+        kx.fit(MODEL, DATA, trainable=kx.parameters.trainable(kx.Model(kx.RBF(), noise=0.1)))
     with pytest.raises(ValueError, match="between 2 and 3"):
-        kx.with_bijector(MODEL, lambda m: m.noise, kx.Interval(2.0, 3.0))
+        kx.with_bijector(MODEL, lambda m: m.noise, kx.bijectors.Interval(2.0, 3.0))

@@ -37,20 +37,20 @@ def parts(model):
 
 
 def with_priors():
-    model = kx.with_prior(START, lambda m: m.kernel.kernel.lengthscale, kx.LogNormal(0.0, 0.7))
-    model = kx.with_prior(model, lambda m: m.kernel.variance, kx.Gamma(2.0, 1.5))
-    model = kx.with_bijector(model, lambda m: m.noise, kx.Interval(0.01, 0.6))
+    model = kx.with_prior(START, lambda m: m.kernel.kernel.lengthscale, kx.priors.LogNormal(0.0, 0.7))
+    model = kx.with_prior(model, lambda m: m.kernel.variance, kx.priors.Gamma(2.0, 1.5))
+    model = kx.with_bijector(model, lambda m: m.noise, kx.bijectors.Interval(0.01, 0.6))
     return kx.with_prior(model, lambda m: m.noise, lambda v: -jnp.log(0.59) * jnp.ones_like(v))  # uniform
 
 
-VECTOR, REBUILD = kx.ravel(with_priors())
+VECTOR, REBUILD = kx.parameters.ravel(with_priors())
 
 
 def log_density(vector):
     """What a user writes: log p(y|θ) + log p(θ) + log |dθ/du|."""
     model = REBUILD(vector)
     likelihood = kx.log_marginal_likelihood(kx.condition(model, DATA))
-    return likelihood + kx.log_prior(model) + kx.log_jacobian(kx.unconstrain(model))
+    return likelihood + kx.parameters.log_prior(model) + kx.parameters.log_jacobian(kx.parameters.unconstrain(model))
 
 
 def numpyro_model():
@@ -134,7 +134,7 @@ def test_the_log_density_is_that_of_numpyro_at_every_point():
     ours = jax.jit(lambda vector: -log_density(vector))
     theirs = jax.jit(lambda values: potential_energy(numpyro_model, (), {}, values))
     for vector in np.random.default_rng(0).normal(size=(5, 3)):
-        named = dict(zip(NAMES, parts(kx.unconstrain(REBUILD(jnp.asarray(vector)))), strict=True))
+        named = dict(zip(NAMES, parts(kx.parameters.unconstrain(REBUILD(jnp.asarray(vector)))), strict=True))
         np.testing.assert_allclose(ours(vector), theirs(named), rtol=1e-9)
 
 
@@ -157,7 +157,7 @@ def by_chain():
 
 
 def objective(model):
-    return kx.negative_log_marginal_likelihood(kx.condition(model, DATA))
+    return kx.selection.negative_log_marginal_likelihood(kx.condition(model, DATA))
 
 
 def trained(loss, optimiser, start, steps):
@@ -183,13 +183,15 @@ def test_a_chain_of_optax_reaches_the_optimum_of_lbfgs(by_chain):
 
 def test_fit_makes_the_steps_of_a_loop_by_hand(by_chain):
     steps = int(by_chain.num_steps)
-    values, last = trained(lambda free: objective(kx.constrain(free)), CHAIN, kx.unconstrain(START), steps)
+    values, last = trained(
+        lambda free: objective(kx.parameters.constrain(free)), CHAIN, kx.parameters.unconstrain(START), steps
+    )
     np.testing.assert_allclose(by_chain.history, values, rtol=1e-9)
-    assert objective(kx.constrain(last)) < by_chain.value + 1e-6
+    assert objective(kx.parameters.constrain(last)) < by_chain.value + 1e-6
 
 
 def test_a_loop_over_the_flat_vector_makes_the_same_steps(by_chain):
-    vector, rebuild = kx.ravel(START)
+    vector, rebuild = kx.parameters.ravel(START)
     noise = np.array([np.isclose(v, np.log(0.1)) for v in vector])
     assert noise.sum() == 1
     halved = optax.stateless(lambda updates, _: updates * np.where(noise, 0.5, 1.0))
@@ -220,12 +222,12 @@ def test_a_network_is_trained_together_with_its_kernel():
 
 def test_a_network_is_trained_by_a_loop_of_equinox():
     optimiser = optax.adam(0.02)
-    free = kx.unconstrain(deep_model(0))
+    free = kx.parameters.unconstrain(deep_model(0))
     state = optimiser.init(eqx.filter(free, eqx.is_inexact_array))
 
     @eqx.filter_jit
     def step(free, state):
-        value, gradient = eqx.filter_value_and_grad(lambda free: objective(kx.constrain(free)))(free)
+        value, gradient = eqx.filter_value_and_grad(lambda free: objective(kx.parameters.constrain(free)))(free)
         updates, state = optimiser.update(gradient, state, free)
         return eqx.apply_updates(free, updates), state, value
 
@@ -240,7 +242,7 @@ def test_a_network_is_trained_by_a_loop_of_equinox():
 
 
 def test_gradients_of_a_deep_kernel_are_finite_differences():
-    vector, rebuild = kx.ravel(deep_model(0))
+    vector, rebuild = kx.parameters.ravel(deep_model(0))
     assert vector.size == 4 + 4 + 8 + 2 + 3
     loss = jax.jit(lambda v: objective(rebuild(v)))
     gradient = jax.grad(loss)(vector)
@@ -348,7 +350,7 @@ def test_predicting_one_row_after_another_adds_up_to_the_likelihood():
 
     def step(seen, t):
         c = kx.condition(START, kx.Data(X, Y, mask=seen))
-        mean, variance, _ = kx.predict(c, jnp.asarray(X)[t][None], noisy=True)
+        mean, variance = kx.predict(c, jnp.asarray(X)[t][None], noisy=True)[:2]
         return seen.at[t].set(True), jax.scipy.stats.norm.logpdf(jnp.asarray(Y)[t], mean[0], jnp.sqrt(variance[0]))
 
     first = jnp.arange(15) == 0
@@ -382,7 +384,7 @@ def test_frames_go_in_and_answers_come_out():
 
 
 def test_the_log_posterior_is_what_one_would_write(recwarn):
-    density, start, rebuild = kx.log_posterior(with_priors(), DATA)
+    density, start, rebuild = kx.fitting.log_posterior(with_priors(), DATA)
     assert not recwarn.list
     np.testing.assert_array_equal(start, VECTOR)
     vectors = VECTOR + np.random.default_rng(0).normal(size=(3, 3))
@@ -394,7 +396,7 @@ def test_the_log_posterior_is_what_one_would_write(recwarn):
 def test_the_log_posterior_of_some_parameters_and_where_there_is_none():
     sampled = with_priors()
     held = kx.freeze(sampled, where=lambda m: m.noise)
-    density, start, rebuild = kx.log_posterior(sampled, DATA, trainable=held)
+    density, start, rebuild = kx.fitting.log_posterior(sampled, DATA, trainable=held)
     assert start.shape == (2,)
     assert rebuild(start + 1).noise == 0.1
     # The held one counts in the prior, but not in the change of variables: against the values' own density, in NumPy.
@@ -405,5 +407,5 @@ def test_the_log_posterior_of_some_parameters_and_where_there_is_none():
     expected += gamma(2.0, scale=1 / 1.5).logpdf(v) + np.log(v) + uniform(0.01, 0.59).logpdf(s)
     np.testing.assert_allclose(density(start), expected, rtol=1e-9)
     with pytest.warns(UserWarning, match=r"kernel.kernel.lengthscale, kernel.variance, noise have no prior"):
-        flat = kx.log_posterior(START, DATA)
+        flat = kx.fitting.log_posterior(START, DATA)
     assert np.isneginf(flat.density(jnp.array([jnp.nan, 0.0, 0.0])))

@@ -41,7 +41,7 @@ def test_gram_and_pairs_have_the_same_derivatives(name):
     if not jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array)):
         vector, rebuild = jnp.zeros(0), lambda _: kernel
     else:
-        vector, rebuild = kx.ravel(kernel)
+        vector, rebuild = kx.parameters.ravel(kernel)
 
     def fast(vector, x):
         return jnp.sum(weights * rebuild(vector).gram(x, None))
@@ -153,7 +153,9 @@ def test_gradients_survive_nearly_equal_rows(kernel):
     data = kx.Data(x, np.sin(x[:, 0]))
 
     def objective(log_length):
-        return kx.negative_log_marginal_likelihood(kx.condition(kx.Model(kernel(jnp.exp(log_length)), noise=1e-3), data))
+        return kx.selection.negative_log_marginal_likelihood(
+            kx.condition(kx.Model(kernel(jnp.exp(log_length)), noise=1e-3), data)
+        )
 
     value = jax.jit(objective)
     for at in (-3.0, 0.0, 2.0):
@@ -174,6 +176,6 @@ def test_numpy_and_python_numbers_mix_with_kernels():
 
 
 def test_scalar_parameters_refuse_vectors():
-    for build in (kx.Constant, lambda v: kx.Scale(kx.RBF(), v), lambda v: kx.RationalQuadratic(alpha=v)):
+    for build in (kx.Constant, lambda v: kx.kernels.Scale(kx.RBF(), v), lambda v: kx.RationalQuadratic(alpha=v)):
         with pytest.raises((ValueError, TypeError)):
             build(np.ones(7))

@@ -114,8 +114,8 @@ def test_reaches_the_optimum_of_scikit_learn(number, fits):
     assert -float(fits.value[number]) > theirs.log_marginal_likelihood_value_ - 1e-5
 
 
-MAP = kx.with_prior(MODEL, lambda m: m.kernel.kernel.lengthscale, kx.LogNormal(0.5, 0.1))
-MAP = kx.with_bijector(MAP, lambda m: m.noise, kx.Positive(floor=0.4, ceiling=0.6))
+MAP = kx.with_prior(MODEL, lambda m: m.kernel.kernel.lengthscale, kx.priors.LogNormal(0.5, 0.1))
+MAP = kx.with_bijector(MAP, lambda m: m.noise, kx.bijectors.Positive(floor=0.4, ceiling=0.6))
 
 
 BY_LOO = {"objective": kx.loo_mse, "solver": kx.Eigh()}
@@ -275,7 +275,7 @@ def best_for_all():
 @pytest.mark.parametrize("together", [False, True])
 def test_one_model_for_all_datasets_minimises_the_sum(together, best_for_all):
     fit = kx.fit_many(MODEL, SETS, shared=True, together=together)
-    assert isinstance(fit, kx.Fit)
+    assert isinstance(fit, kx.fitting.Fit)
     assert fit.result == kx.Result.successful
     logs = logs_of(fit.model)
     np.testing.assert_allclose(fit.value, summed(logs), rtol=1e-10)
@@ -303,7 +303,7 @@ def test_one_model_for_all_with_restarts_priors_and_what_is_held():
 def test_fits_are_a_sequence_of_fits(fits, singles):
     assert len(fits) == 12
     assert len(list(fits)) == 12
-    assert isinstance(fits[3], kx.Fit)
+    assert isinstance(fits[3], kx.fitting.Fit)
     for which, number in ((3, 3), (-1, 11), (np.int64(5), 5), (jnp.asarray(4), 4)):
         np.testing.assert_allclose(fits[which].model.noise, singles[number].model.noise, rtol=1e-6)
         assert int(fits[which].num_steps) == int(singles[number].num_steps)
@@ -317,7 +317,7 @@ def test_fits_are_a_sequence_of_fits(fits, singles):
         ([], []),
     ):
         part = fits[which]
-        assert isinstance(part, kx.Fits)
+        assert isinstance(part, kx.fitting.Fits)
         assert part.keys == tuple(numbers)
         assert_identical(part, of(fits, np.array(numbers, int)))
 
@@ -335,7 +335,9 @@ def test_fits_by_name():
     with pytest.raises(ValueError, match=r"the fit 0 is of 'a', but dataset 0 \('b'\) was given"):
         kx.predict_many(named, swapped, NEW[3])
     # A refit finds them by their names.
-    assert_identical(kx.refit_many(named, swapped, where=["a"]), kx.refit_many(named, {"a": SETS[0]}, where=[0]))
+    assert_identical(
+        kx.fitting.refit_many(named, swapped, where=["a"]), kx.fitting.refit_many(named, {"a": SETS[0]}, where=[0])
+    )
 
 
 @pytest.mark.parametrize("number", [12, -13])
@@ -402,19 +404,19 @@ def test_fits_are_a_tree_to_map_over(fits):
 
 def test_refits_better_those_that_failed_and_touch_no_other(cut_short, fits):
     late = cut_short.failed
-    again = kx.refit_many(cut_short, SETS)
+    again = kx.fitting.refit_many(cut_short, SETS)
     assert not again.failed.any()
     assert again.keys == cut_short.keys
     assert_identical(of(again, ~late), of(cut_short, ~late))
     assert (np.asarray(again.value)[late] < np.asarray(cut_short.value)[late]).all()
     np.testing.assert_allclose(again.value, fits.value, rtol=1e-5)
-    assert kx.refit_many(again, SETS) is again
+    assert kx.fitting.refit_many(again, SETS) is again
 
 
 def test_refits_are_never_worse(fits):
     """Twelve steps from a bad start: what was there is kept."""
     bad = kx.Model(100.0 * kx.RBF(lengthscale=[50.0, 50.0]), noise=30.0)
-    again = kx.refit_many(fits, SETS, where=[0, 2], model=bad, max_steps=12, restarts=1)
+    again = kx.fitting.refit_many(fits, SETS, where=[0, 2], model=bad, max_steps=12, restarts=1)
     np.testing.assert_array_equal(again.value, fits.value)
     np.testing.assert_array_equal(again.model.noise, fits.model.noise)
     assert not again.failed.any()
@@ -452,12 +454,12 @@ def test_one_model_predicts_for_all_and_without_data_nobody():
 
 
 def test_all_conditioned(fits):
-    many = kx.condition_many(fits, SETS)
+    many = kx.fitting.condition_many(fits, SETS)
     assert len(many) == 12
     assert "12 datasets" in repr(many)
     for number in (0, 5):
         c, (x, y), model = many[number], SETS[number], fits[number].model
-        assert isinstance(c, kx.Conditioned)
+        assert isinstance(c, kx.model.Conditioned)
         # Padded to 16 rows: the mask says which are its own.
         np.testing.assert_array_equal(c.data.mask, np.arange(16) < len(y))
         lengthscale, variance = np.asarray(model.kernel.kernel.lengthscale), float(model.kernel.variance)

@@ -78,9 +78,9 @@ def test_l_curve_draws_the_norms_and_marks_the_corner(c, ax):
     assert plot.l_curve(curve, ax=ax) is ax
     path = kx.ridge_path(c, RIDGES)
     assert line_through(ax, path.residual_norm, path.rkhs_norm)
-    here = kx.with_noise(c, curve.corner)
+    here = kx.recondition(c, noise=curve.corner)
     residual = jnp.linalg.norm(here.model.noise * here.alpha)
-    assert line_through(ax, [residual], [kx.rkhs_norm(here)])
+    assert line_through(ax, [residual], [kx.posterior.rkhs_norm(here)])
     assert f"ridge {float(curve.corner):.3g}" in legend_texts(ax)
     assert ax.get_xscale() == ax.get_yscale() == "log"
     # The line itself passes through the corner, between the points of the grid.
@@ -210,7 +210,7 @@ def band_of(ax, j=0):
 def test_posterior_mean_band_and_data(c, ax, noisy):
     places = np.linspace(-4, 4, 30)
     assert plot.posterior(c, places[::-1], noisy=noisy, level=0.6827, ax=ax) is ax
-    mean, variance, _ = kx.predict(c, places[:, None], noisy=noisy)
+    mean, variance = kx.predict(c, places[:, None], noisy=noisy)[:2]
     assert line_through(ax, places, mean)
     assert line_through(ax, np.asarray(c.data.x)[ROWS, 0], np.asarray(c.data.y)[ROWS])
     np.testing.assert_allclose(band_of(ax), np.stack([mean - variance**0.5, mean + variance**0.5]), rtol=1e-3, atol=1e-4)

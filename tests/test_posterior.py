@@ -12,7 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.kernel_ridge import KernelRidge
 
 import kernax as kx
-from kernax.posterior import _chunks
+from kernax import rows
 from tests.tables import points, targets
 
 X, NEW = points(9), points(5, seed=7)
@@ -34,7 +34,7 @@ def test_parity_with_scikit_learns_gaussian_process():
     np.testing.assert_allclose(kx.variance(C, NEW, noisy=True), np.diag(covariance), rtol=1e-9)
     np.testing.assert_allclose(kx.variance(C, NEW), np.diag(covariance) - 0.3, rtol=1e-9)
     value, gradient = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)
-    vector, rebuild = kx.ravel(MODEL)  # lengthscales, variance, noise
+    vector, rebuild = kx.parameters.ravel(MODEL)  # lengthscales, variance, noise
     ours = jax.jit(jax.value_and_grad(lambda v: kx.log_marginal_likelihood(kx.condition(rebuild(v), C.data))))(vector)
     np.testing.assert_allclose(ours[0], value, rtol=1e-10)
     np.testing.assert_allclose(ours[1], gradient[[1, 2, 0, 3]], rtol=1e-8)
@@ -60,7 +60,7 @@ def test_chunks_change_nothing(monkeypatch):
     # One row more: programs are found again by shape, and these are to be made anew.
     longer = np.concatenate([x, x[:1]])
     whole = kx.predict(C, longer), kx.mean(C, longer), kx.covariance(C, NEW, longer)
-    monkeypatch.setattr(_chunks, "_ENTRIES", 4 * 9 * 5)
+    monkeypatch.setattr(rows, "_ENTRIES", 4 * 9 * 5)
     for function in (lambda x: kx.predict(C, x), lambda x: kx.mean(C, x), lambda x: kx.covariance(C, NEW, x)):
         assert "scan[" in str(jax.make_jaxpr(function)(x))
     pieces = kx.predict(C, x), kx.mean(C, x), kx.covariance(C, NEW, x)
@@ -73,9 +73,9 @@ def test_negative_log_predictive_density():
     truth = targets(NEW)
     mean, variance = kx.mean(C, NEW), kx.variance(C, NEW, noisy=True)
     expected = -stats.norm(mean, np.sqrt(variance)).logpdf(truth).mean()
-    np.testing.assert_allclose(kx.negative_log_predictive_density(C, NEW, truth), expected, rtol=1e-10)
+    np.testing.assert_allclose(kx.posterior.negative_log_predictive_density(C, NEW, truth), expected, rtol=1e-10)
     with pytest.raises(ValueError, match="predictions have"):
-        kx.negative_log_predictive_density(C, NEW, truth[:, None])
+        kx.posterior.negative_log_predictive_density(C, NEW, truth[:, None])
 
 
 @pytest.mark.parametrize("noisy", [False, True])
@@ -126,9 +126,9 @@ def test_several_outputs_and_means():
 def test_inner_products_need_one_space():
     other = kx.condition(kx.Model(1.8 * kx.Matern52(lengthscale=[0.8, 1.5]), noise=0.3), kx.Data(X, Y))
     with pytest.raises(ValueError, match="same kernel"):
-        kx.rkhs_inner(C, other)
+        kx.posterior.rkhs_inner(C, other)
     with pytest.raises(ValueError, match="no function of norm"):
-        kx.error_bound(C, NEW, 0.1)
+        kx.posterior.error_bound(C, NEW, 0.1)
 
 
 def test_noise_per_row_says_nothing_of_new_rows():
@@ -166,7 +166,7 @@ def test_single_precision_stays_single():
     x, y = X.astype(np.float32), Y.astype(np.float32)
     assert (2.0 * kx.RBF())(x).dtype == np.float32
     c = kx.condition(MODEL, kx.Data(x, y))
-    assert kx.negative_log_predictive_density(c, NEW, targets(NEW)).dtype == np.float32
+    assert kx.posterior.negative_log_predictive_density(c, NEW, targets(NEW)).dtype == np.float32
     assert kx.Data(np.arange(9)[:, None], y).dtype == np.float32
     assert kx.Data(x, Y.tolist()).dtype == np.float32
     with pytest.raises(TypeError, match="float16"):

@@ -104,7 +104,7 @@ def test_units_of_some_columns_of_all_and_of_none():
 
 
 def bounded(where, low, high):
-    return kx.with_bijector(MODEL, where, kx.Positive(low, high))
+    return kx.with_bijector(MODEL, where, kx.bijectors.Positive(low, high))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_ranges_declared_by_kernels_mean():
 
 def test_advice_on_how_a_fit_ended():
     few = kx.fit(MODEL, DATA, max_steps=2)
-    assert "max_steps_reached: the steps were used up" in kx.report(few).advice[0]
+    assert "max_steps_reached: The computation reached the maximum number of steps" in kx.report(few).advice[0]
     several = kx.fit(MODEL, DATA, restarts=2, key=jax.random.key(0))
     assert "3, of which" in str(kx.report(several))
 
@@ -206,7 +206,7 @@ def test_fits_and_machines():
     fits = kx.fit_many(MODEL, [(X, Y), (np.full_like(X, np.nan), Y)], max_steps=80)
     report = kx.report(fits)
     assert "1 did not end successful (1)" in report.advice[0]
-    assert "kx.refit_many" in report.advice[0]
+    assert "kx.fitting.refit_many" in report.advice[0]
     one = kx.report(fits[0])
     assert "leave-one-out RMSE" not in str(one)
     assert "leave-one-out RMSE" in str(kx.report(fits[0], DATA))

@@ -146,14 +146,14 @@ QUANTITIES = {
     "likelihood": kx.log_marginal_likelihood,
     "folds": lambda c: kx.kfold_residuals(c, 5),
     "gcv": kx.gcv,
-    "degrees of freedom": kx.effective_degrees_of_freedom,
+    "degrees of freedom": kx.selection.effective_degrees_of_freedom,
 }
 
 
 def moved(theta):
     """Conditioned at one noise, then moved to another."""
     model = kx.Model(theta[1] * kx.RBF(theta[0]), noise=5.0)
-    return kx.with_noise(kx.condition(model, kx.Data(X2, Y2), kx.Eigh()), theta[2])
+    return kx.recondition(kx.condition(model, kx.Data(X2, Y2), kx.Eigh()), noise=theta[2])
 
 
 def direct(theta):
@@ -179,7 +179,7 @@ def test_another_noise_is_as_if_conditioned_with_it():
 
 
 OBJECTIVES = {
-    "likelihood": kx.negative_log_marginal_likelihood,
+    "likelihood": kx.selection.negative_log_marginal_likelihood,
     "loo": kx.loo_mse,
     "folds": functools.partial(kx.kfold_mse, folds=np.arange(N) % 4),
     "gcv": kx.gcv,
@@ -233,14 +233,14 @@ def test_reverse_over_reverse_is_forward_over_reverse():
 def test_many_noises_at_once():
     c = kx.condition(kx.Model(1.7 * kx.RBF(0.9), noise=5.0), kx.Data(X2, Y2), kx.Eigh())
     noises = np.array([0.01, 0.3, 8.0])
-    means = jax.jit(jax.vmap(lambda noise: kx.mean(kx.with_noise(c, noise), Z2)))(noises)
+    means = jax.jit(jax.vmap(lambda noise: kx.mean(kx.recondition(c, noise=noise), Z2)))(noises)
     for noise, got in zip(noises, means, strict=True):
         want = kx.mean(kx.condition(kx.Model(1.7 * kx.RBF(0.9), noise=noise), kx.Data(X2, Y2)), Z2)
         np.testing.assert_allclose(got, want, rtol=1e-9)
 
 
 def test_the_model_knows_its_new_noise():
-    c = kx.with_noise(kx.condition(kx.Model(kx.RBF(), noise=5.0), kx.Data(X2, Y2), kx.Eigh()), 0.3)
+    c = kx.recondition(kx.condition(kx.Model(kx.RBF(), noise=5.0), kx.Data(X2, Y2), kx.Eigh()), noise=0.3)
     assert c.model.noise == 0.3
     observed = kx.variance(c, Z2, noisy=True)
     np.testing.assert_allclose(observed - kx.variance(c, Z2), 0.3, rtol=1e-12)
@@ -260,7 +260,7 @@ def test_degrees_of_freedom_and_gcv_are_those_of_the_hat_matrix(solver, noise):
     H = hat(noise)
     for y in (Y2, np.stack([Y2, Y2**2, X2[:, 0]], axis=1)):
         c = kx.condition(kx.Model(1.7 * kx.RBF(0.9), noise=noise), kx.Data(X2, y), solver)
-        assert kx.effective_degrees_of_freedom(c) == pytest.approx(np.trace(H), rel=1e-9)
+        assert kx.selection.effective_degrees_of_freedom(c) == pytest.approx(np.trace(H), rel=1e-9)
         want = np.mean((y - H @ y) ** 2) / (1 - np.trace(H) / N) ** 2
         assert kx.gcv(c) == pytest.approx(want, rel=1e-9)
 
@@ -272,7 +272,7 @@ def test_gcv_without_noise_is_its_limit():
     inverse = np.linalg.inv(np.exp(-np.sqrt(((X2[:, None] - X2[None]) ** 2).sum(-1))))
     assert kx.gcv(c) == pytest.approx(N * np.sum((inverse @ Y2) ** 2) / np.trace(inverse) ** 2, rel=1e-9)
     assert kx.gcv(c) == pytest.approx(float(kx.gcv(near)), rel=1e-5)
-    assert kx.effective_degrees_of_freedom(c) == pytest.approx(N, rel=1e-12)
+    assert kx.selection.effective_degrees_of_freedom(c) == pytest.approx(N, rel=1e-12)
 
     def score(noise):
         return kx.gcv(kx.condition(kx.Model(kx.Matern12(), noise=noise), kx.Data(X2, Y2)))

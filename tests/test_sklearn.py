@@ -448,10 +448,10 @@ def test_text_as_a_target_of_regression_is_refused(estimator):
         clone(estimator).fit(X, LABELS)
 
 
-class PerColumn(kx.AbstractStationary):
+class PerColumn(kx.kernels.AbstractStationary):
     """An RBF of the mean squared distance over the columns, which empty columns make smaller."""
 
-    lengthscale: kx.Parameter = kx.positive(default=1.0)
+    lengthscale: kx.parameters.Parameter = kx.positive(default=1.0)
 
     def of_squared_distance(self, s):
         return jax.numpy.exp(-0.5 * s)

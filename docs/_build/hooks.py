@@ -11,7 +11,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 from kernax.fitting._fits import as_result
-from kernax.solvers import Result
+from kernax.solvers import Result, result_advice, result_meaning, result_name
 
 ROOT = Path(__file__).parents[2]
 _CODE_OR_FORMULA = re.compile(r"(?P<code>`+[^`]*`+)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", flags=re.DOTALL)
@@ -51,19 +51,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def table_of_results() -> str:
-    """Every status with its meaning (the first sentence of its text) and its remedy (the rest)."""
-    rows = ["| status | meaning | remedy, or the usual reason |", "|---|---|---|"]
+    """Every status with its meaning and its advice."""
+    rows = ["| status | what happened | what to do |", "|---|---|---|"]
     for code in range(len(Result)):
-        name, _, text = Result[as_result(np.asarray(code))].partition(": ")
-        meaning, _, remedy = text.partition(". ")
-        rows.append(f"| `{name}` | {_sentence(meaning) or 'All went well.'} | {_sentence(remedy) or '–'} |")
+        result = as_result(np.asarray(code))
+        rows.append(f"| `{result_name(result)}` | {result_meaning(result)} | {_with_code(result_advice(result)) or '–'} |")
     return "\n".join(rows)
 
 
-def _sentence(text: str) -> str:
-    """With a capital and a full stop; names of code stay as they are."""
-    text = re.sub(r"(?<![\w`])((?:kx|learners|np)\.\w+(?:\([^)]*\))?|max_\w+|intercept=False)", r"`\1`", text.strip())
-    return text[:1].upper() + text[1:] + "." * (text[-1:] not in {".", ""})
+def _with_code(text: str) -> str:
+    """The text with backticks around names of code."""
+    return re.sub(r"(?<![\w`])((?:kx|learners|np)\.\w+(?:\([^)]*\))?|max_\w+|intercept=False)", r"`\1`", text)
 
 
 def with_commands(text: str) -> str:

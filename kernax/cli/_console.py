@@ -18,7 +18,6 @@ from rich.text import Text
 
 from kernax.io import FileError
 from kernax.solvers import FailedError
-from kernax.solvers._result import without_option
 from kernax.tables import KernelExpressionError, TableError
 
 NUMERICAL, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -49,7 +48,7 @@ def _told(error: Exception) -> tuple[str, int]:
     """What to say of an error that has to do with what was asked, and how to end; others are raised again."""
     match error:
         case FailedError():
-            return without_option(error), NUMERICAL
+            return error.explanation, NUMERICAL
         case TableError() | KernelExpressionError() | FileError():
             return str(error), BAD_INPUT
         case FileNotFoundError(filename=str(path)):

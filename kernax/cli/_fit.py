@@ -19,7 +19,7 @@ from kernax.cli._console import (
     shows_progress,
 )
 from kernax.io import save
-from kernax.solvers import Result, result_name
+from kernax.solvers import result_name, result_text
 from kernax.tables import TableFit, fit_table
 
 
@@ -73,7 +73,7 @@ def fit(
         print_table("columns", column_rows(fitted))
         say(f"\n{fitted.report()}\n\n{fitted.data.n} rows of {data} → {output}")
         if result not in ("successful", "interrupted"):
-            note(Result[fitted.fit.result])
+            note(result_text(fitted.fit.result))
     if result == "interrupted":
         note(f"interrupted: {output} holds the best model so far.")
         raise typer.Exit(INTERRUPTED)

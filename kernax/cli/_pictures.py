@@ -187,7 +187,7 @@ def _along(ax: Axes, fitted: TableFit, c: Any, i: int) -> str:
     rows[:, i] = column.standardised(places)
     own_rows = np.repeat(np.median(x, axis=0)[None], len(x), axis=0)
     own_rows[:, i] = x[:, i]
-    mean, variance, _ = predict(c, np.concatenate([rows, own_rows]).astype(c.data.dtype))
+    mean, variance = predict(c, np.concatenate([rows, own_rows]).astype(c.data.dtype))[:2]
     mean, variance, beside = mean[: len(places)], variance[: len(places)], np.asarray(mean[len(places) :], np.float64)
     sd = target.scale * np.sqrt(np.asarray(variance, np.float64))
     noisy = np.sqrt(sd**2 + target.scale**2 * float(c.model.noise))

@@ -57,7 +57,7 @@ def model() -> kx.Model:
     return kx.Model(bends + season + weather, noise=0.05, mean=line)
 
 
-def fit(training: Series, *, progress: bool) -> tuple[kx.Fit, kx.Conditioned]:
+def fit(training: Series, *, progress: bool) -> tuple[kx.fitting.Fit, kx.model.Conditioned]:
     """Maximum likelihood with the season's period held at one year."""
     start, data = model(), kx.Data(inputs(training.year), training.ppm)
     trainable = kx.freeze(start, where=lambda m: m.kernel.kernels[1].kernels[1].period)
@@ -73,7 +73,7 @@ class Forecast(NamedTuple):
     sd: np.ndarray
 
 
-def forecast(c: kx.Conditioned, year: np.ndarray) -> Forecast:
+def forecast(c: kx.model.Conditioned, year: np.ndarray) -> Forecast:
     """What the model expects to be measured."""
     prediction = jax.block_until_ready(kx.predict(c, inputs(year), noisy=True))
     return Forecast(year, np.asarray(prediction.mean), np.sqrt(np.asarray(prediction.variance)))

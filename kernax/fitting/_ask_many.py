@@ -14,6 +14,7 @@ from kernax._arrays import as_host_floats
 from kernax.data import Data
 from kernax.data._many import HostData, stacked, windows
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
+from kernax.fitting._fits import as_result
 from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._models import Models, check_names
 from kernax.fitting._programs import compiled
@@ -95,7 +96,8 @@ def predict_many(
             given = (stacked(some, rows), x_new, new_rows - counts)
             how = _over_lanes(_predict_lane, own_models, numbers, given, (solver or Cholesky(), noisy), max(rows, new_rows))
             for i, (number, count) in enumerate(zip(numbers, counts, strict=True)):
-                answers[number] = Prediction(how.mean[i, :count], how.variance[i, :count], how.num_clamped[i])
+                result = as_result(np.asarray(how.result._value[i]))
+                answers[number] = Prediction(how.mean[i, :count], how.variance[i, :count], how.num_clamped[i], result)
     return [answers[data.number] for data in every]
 
 

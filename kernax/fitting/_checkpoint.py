@@ -1,12 +1,14 @@
-"""A folder in which the results of many fits are kept as they come, so that a killed run goes on where it was.
+"""A folder that keeps the results of many fits as they arrive, so that an interrupted run can resume.
 
-`fit.json` says what is being fitted; every other file holds the results of some datasets, with a digest of each dataset.
-Files are written under another name first and then renamed, so that each is whole or absent.
+`fit.json` identifies the fit: the version of kernax, the settings, and digests of the model, the objective, the optimiser
+and the solver. Every other file holds the results of some datasets, with a digest of each dataset. Files are written under
+another name first and then renamed, so that each is complete or absent.
 """
 
 import hashlib
 import json
 import os
+import platform
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +17,12 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from kernax._version import __version__
 from kernax.data._many import HostData
 
-_FORMAT = 1
+_FORMAT = 2
+_SHOWN = 3
+"""How many differences an error shows at most."""
 DIGEST_BYTES = 16
 
 
@@ -30,14 +35,22 @@ class Part(NamedTuple):
 
 
 class Checkpoint:
-    """One folder, for one fit of many datasets."""
+    """One folder, for one fit of many datasets.
 
-    def __init__(self, folder: str | os.PathLike, identity: dict[str, Any]):
+    **Arguments:**
+
+    - `folder`: created if it does not exist. `ValueError` if it belongs to another fit.
+    - `identity`: what must be the same for results to be used again.
+    - `about`: texts and digests that are not compared, but tell what differs if `identity` does.
+    """
+
+    def __init__(self, folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]):
         self._folder = Path(folder)
         if self._folder.exists() and not self._folder.is_dir():
             raise ValueError(f"checkpoint must be a folder, but {self._folder} is a file.")
         self._folder.mkdir(parents=True, exist_ok=True)
-        identity = {"format": _FORMAT, **identity}
+        versions = {"python": platform.python_version(), "jax": jax.__version__, "numpy": np.__version__}
+        identity = {"format": _FORMAT, "kernax": __version__, **identity, "about": versions | about}
         path = self._folder / "fit.json"
         if path.exists():
             _check_same(_read_json(path), identity, self._folder)
@@ -93,13 +106,23 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _check_same(there: dict[str, Any], here: dict[str, Any], folder: Path) -> None:
-    differing = [name for name in sorted(here | there) if here.get(name) != there.get(name)]
-    if differing:
-        name = next((name for name in differing if "fingerprint" not in name), differing[0])
-        raise ValueError(
-            f"the checkpoint in {folder} belongs to another fit. It differs in {', '.join(differing)} "
-            f"({name} there: {there.get(name)}; here: {here.get(name)}). Give another folder, or delete that one."
-        )
+    differing = [name for name in sorted(here | there) if name != "about" and here.get(name) != there.get(name)]
+    if not differing:
+        return
+    old, new = ({**side, **side.get("about", {}), "about": None} for side in (there, here))
+    changed = [name for name in old | new if old.get(name) != new.get(name)]
+    shown = [_change(name, old.get(name), new.get(name)) for name in changed[:_SHOWN]]
+    raise ValueError(
+        f"the checkpoint in {folder} belongs to another fit. It differs in {', '.join(differing)} "
+        f"({', '.join(shown)}{', …' if len(changed) > _SHOWN else ''}). "
+        "Give another folder, delete that one, or repeat the call that made it."
+    )
+
+
+def _change(name: str, old: Any, new: Any) -> str:
+    if isinstance(old, list) or isinstance(new, list):  # digests, which tell a reader nothing
+        return f"{name} is {'new' if old is None else 'gone' if new is None else 'not the same'}"
+    return f"{name} there: {old}; here: {new}"
 
 
 def _write(path: Path, content: Any) -> None:

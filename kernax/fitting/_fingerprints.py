@@ -1,108 +1,189 @@
-"""What tells one model, objective or optimiser from another, so that a checkpoint is not taken for somebody else's."""
+"""Digests of models, objectives and optimisers, so that a checkpoint is never used for another fit.
 
-import dataclasses
+Values count by their content, and functions and classes of the user by their code and by all that they use. Functions and
+classes of installed packages count by their names, and by the version of the package. Anything else is refused.
+"""
+
+import contextlib
+import copyreg
 import functools
 import hashlib
+import pickle
 import re
+import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kernax.fitting._uses import has_installed_name, is_installed, used, version_of, without_type_checks
 
-def fingerprint(thing: Any) -> str:
-    """A digest, the same in every process, of a tree's structure and numbers, or of a function.
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis))
+_BY_NAME_ONLY = {"kernax", "jax", "jaxlib", "numpy"}
+"""Packages whose versions are not part of a digest: that of kernax is recorded beside it, and the others change rounding."""
+_CODE = (property, classmethod, staticmethod)
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
-    Functions count by their code, their constants, what they close over, and the numbers and functions of their own module
-    that they name: `optax.adam(1e-2)` is not `optax.adam(1e-3)`. Those of kernax count by their names.
+
+def fingerprint(thing: Any, name: str = "it", seen: dict[str, Any] | None = None) -> str:
+    """A digest of a value, a tree or a function that is the same in every process.
+
+    **Arguments:**
+
+    - `thing`: what to digest.
+    - `name`: what to call it in an error.
+    - `seen`: a dictionary that receives the digests of the parts and the versions of packages, to say later what differs.
+
+    **Returns:**
+
+    A string of hexadecimal digits. Raises `ValueError` if the content of a part cannot be read.
     """
-    hasher = hashlib.blake2b(digest_size=16)
-    _add(hasher, thing, frozenset())
-    return hasher.hexdigest()
+    return _Walk(name, {} if seen is None else seen).digest(thing)
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """A function by its name."""
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+def name_of(thing: Any) -> str:
+    """The name of a function or class, with its module."""
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', type(thing).__name__)}"
 
 
 def described(thing: Any) -> str:
-    """What is printed of it, without where in memory its functions lie."""
+    """The representation of an object, without memory addresses."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
-def _add(hasher: Any, thing: Any, above: frozenset[int]) -> None:
-    """Feed the hasher with whatever distinguishes `thing`. `above` are the things that it is a part of."""
-    hasher.update(str(type(thing)).encode())
-    if isinstance(thing, str | bytes | int | float | complex | bool | None | type(Ellipsis)):
-        hasher.update(repr(thing).encode())
-        return
-    if isinstance(thing, jax.Array) and jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
-        thing = jax.random.key_data(thing)
-    if isinstance(thing, np.ndarray | np.generic | jax.Array) and thing.dtype != object:
-        array = np.asarray(thing)
-        hasher.update(f"{array.dtype}{array.shape}".encode())
-        hasher.update(np.ascontiguousarray(array).tobytes())
-        return
-    if id(thing) in above:  # a function that calls itself, say
-        return
-    parts = _parts(thing)
-    hasher.update(str(len(parts)).encode())
-    for part in parts:
-        _add(hasher, part, above | {id(thing)})
+class _Walk:
+    """One walk through an object and its parts."""
+
+    def __init__(self, name: str, seen: dict[str, Any]):
+        self._trail, self._seen = [name], seen
+        self._above: list[int] = []
+        # Kept with the objects themselves: the id of an object that is gone may be used again.
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def digest(self, thing: Any) -> str:
+        if type(thing) in _PLAIN:
+            return _hash(type(thing).__name__, repr(thing))
+        if isinstance(thing, jax.Array) and jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
+            return _hash("key", str(jax.random.key_impl(thing)), self.digest(jax.random.key_data(thing)))
+        if isinstance(thing, np.generic | jax.Array) or (type(thing) is np.ndarray and not thing.dtype.hasobject):
+            array = np.asarray(thing)
+            form = f"{array.dtype}{array.shape}{getattr(thing, 'weak_type', False)}"
+            return _hash("array", form, hashlib.blake2b(array.tobytes()).hexdigest())
+        if id(thing) in self._known:
+            return self._known[id(thing)][1]
+        if id(thing) in self._above:  # a function that calls itself, for example
+            return _hash("above", str(len(self._above) - self._above.index(id(thing))))
+        self._above.append(id(thing))
+        found = _hash(*map(self.digest, self._parts(thing)))
+        self._above.pop()
+        self._known[id(thing)] = thing, found
+        return found
+
+    def _part(self, label: str, owner: str, thing: Any) -> str:
+        """The digest of a part that has a name, which is noted."""
+        self._trail.append(f"{label} of {owner}")
+        found = self.digest(thing)
+        self._seen.setdefault(self._trail.pop(), []).append(found)
+        return found
+
+    def _parts(self, thing: Any) -> list[Any]:
+        kind = type(thing).__name__
+        if has_installed_name(thing):
+            return ["installed", name_of(thing), self._version(thing.__module__)]
+        if isinstance(thing, types.FunctionType):
+            return self._parts_of_function(thing)
+        if isinstance(thing, type):
+            return self._parts_of_class(thing)
+        if isinstance(thing, types.MethodType):
+            return [kind, thing.__func__, thing.__self__]
+        if isinstance(thing, types.CodeType):
+            signature = (thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount, thing.co_flags)
+            names = (thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_cellvars)
+            return [kind, signature, names, thing.co_code, thing.co_exceptiontable, thing.co_consts]
+        if isinstance(thing, types.ModuleType):
+            return [kind, thing.__name__]
+        if type(thing) in (list, tuple):
+            return [kind, *thing]
+        if type(thing) in (dict, types.MappingProxyType):
+            return [kind, *(part for item in thing.items() for part in item)]
+        if isinstance(thing, set | frozenset):
+            # Their order differs from process to process: what is known from one member must not change the next.
+            known, digests = self._known, []
+            for member in thing:
+                self._known = dict(known)
+                digests.append(self.digest(member))
+            self._known = known
+            return [kind, *sorted(digests)]
+        if isinstance(thing, property):
+            return [kind, thing.fget, thing.fset, thing.fdel]
+        if isinstance(thing, functools.cached_property):
+            return [kind, thing.func]
+        if isinstance(thing, np.dtype):
+            return ["dtype", str(thing)]
+        if isinstance(thing, jax.tree_util.PyTreeDef):
+            return ["tree", thing.node_data(), thing.children()]
+        # Compiled wrappers: of jax.jit, functools.lru_cache, classmethod and staticmethod.
+        if type(thing).__module__.partition(".")[0] in ("jaxlib", "functools", "builtins") and hasattr(thing, "__wrapped__"):
+            return [kind, thing.__wrapped__]
+        if isinstance(thing, types.BuiltinFunctionType) and is_installed(thing.__module__ or "builtins"):
+            return [kind, thing.__qualname__, thing.__self__]
+        return self._parts_of_object(thing)
+
+    def _parts_of_function(self, function: types.FunctionType) -> list[Any]:
+        function, closed = without_type_checks(function), {}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # not yet assigned
+                closed[name] = cell.cell_contents
+        module, defaults = str(function.__globals__.get("__name__")), [function.__defaults__, function.__kwdefaults__]
+        if is_installed(module):
+            return ["installed", module, function.__code__.co_qualname, self._version(module), closed, defaults]
+        owner = name_of(function)
+        uses = {name: self._part(name, owner, value) for name, value in used(function, closed).items()}
+        of_its_own = [self._part("code", owner, function.__code__), self._part("defaults", owner, defaults)]
+        return ["function", owner, uses, *of_its_own, vars(function)]
+
+    def _parts_of_class(self, kind: type) -> list[Any]:
+        owner, parts = name_of(kind), ["class", name_of(kind), type(kind), *kind.__bases__]
+        for name, value in sorted(vars(kind).items()):
+            is_own = not re.fullmatch("__.*__|_abc_impl", name) and not isinstance(value, _SLOTS)
+            if is_own or callable(value) or isinstance(value, _CODE) or name == "__dataclass_fields__":
+                parts += [name, self._part(name, owner, value)]
+        return parts
+
+    def _parts_of_object(self, thing: Any) -> list[Any]:
+        """What pickle would take it apart into."""
+        try:
+            reduced = copyreg.dispatch_table.get(type(thing), lambda it: it.__reduce_ex__(4))(thing)
+            if not isinstance(reduced, str):
+                function, arguments, state, items, pairs, *_ = (*reduced, None, None, None)
+                if isinstance(state, dict):  # whether a cached property has been used before does not matter
+                    state = {name: value for name, value in state.items() if not _is_cached(type(thing), name)} or None
+                return ["object", function, arguments, state, list(items or ()), list(pairs or ())]
+            package = pickle.whichmodule(thing, reduced).partition(".")[0]  # pyright: ignore[reportAttributeAccessIssue]
+            if is_installed(package) or type(thing).__module__ == "typing":  # type variables have a name and nothing else
+                return ["global", package, reduced, self._version(package)]
+            reason = f"only its name, {reduced}, is known"
+        except Exception as error:
+            reason = str(error)
+        raise ValueError(
+            f"the checkpoint cannot record {self._trail[-1]}: the content of a {type(thing).__module__}."
+            f"{type(thing).__qualname__} cannot be read ({reason}), so a later run could not tell whether it is the same. "
+            "Use numbers, arrays, functions and plain containers instead, or give no checkpoint."
+        )
+
+    def _version(self, module: str) -> str:
+        package = module.partition(".")[0]
+        if package in _BY_NAME_ONLY or package in sys.stdlib_module_names:
+            return ""
+        self._seen[package] = version_of(package)
+        return self._seen[package]
 
 
-def _parts(thing: Any) -> list[Any]:
-    """What it is made of; if that cannot be seen, what is printed of it."""
-    if isinstance(thing, types.FunctionType):
-        return _parts_of_function(thing)
-    if isinstance(thing, types.MethodType):
-        return [thing.__func__, thing.__self__]
-    if isinstance(thing, functools.partial):
-        return [thing.func, thing.args, thing.keywords]
-    if isinstance(thing, types.CodeType):
-        return [thing.co_code, thing.co_names, thing.co_consts]
-    if isinstance(thing, list | tuple):
-        return list(thing)
-    if isinstance(thing, dict):
-        return [[key, value] for key, value in thing.items()]
-    if isinstance(thing, set | frozenset):
-        return sorted(map(described, thing))
-    if isinstance(thing, type | types.ModuleType):
-        return [described(thing)]
-    if dataclasses.is_dataclass(thing):
-        return [[field.name, getattr(thing, field.name, None)] for field in dataclasses.fields(thing)]
-    wrapped = getattr(thing, "__wrapped__", None)  # under jax.jit, say
-    if wrapped is not None:
-        return [wrapped]
-    attributes = getattr(thing, "__dict__", None)
-    return [described(thing)] if not attributes else [type(thing), attributes]
+def _is_cached(kind: type, name: Any) -> bool:
+    return isinstance(getattr(kind, str(name), None), functools.cached_property)
 
 
-def _parts_of_function(function: types.FunctionType) -> list[Any]:
-    cells = [_contents(cell) for cell in function.__closure__ or ()]
-    if (function.__module__ or "").split(".")[0] == "kernax":
-        return [name_of(function), cells if "<locals>" in function.__qualname__ else []]
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None:  # a decorator's own affairs (caches, counters) are not the function's
-        return [name_of(function), function.__code__, wrapped]
-    named = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
-    own = [
-        value
-        for value in named
-        if isinstance(value, int | float | complex | str | tuple | np.ndarray | jax.Array)
-        or (isinstance(value, types.FunctionType) and value.__module__ == function.__module__)
-    ]
-    return [name_of(function), function.__code__, cells, own, function.__defaults__, function.__kwdefaults__]
-
-
-def _contents(cell: Any) -> Any:
-    """What a function closes over; of lists and dicts, which may change from call to call, only that they are such."""
-    try:
-        value = cell.cell_contents
-    except ValueError:  # not yet assigned
-        return None
-    return str(type(value)) if isinstance(value, list | dict | set) else value
+def _hash(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -18,7 +18,7 @@ from kernax.fitting._lanes import run_lanes, run_traced, stacked
 from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
-from kernax.model import AbstractModel, check_model_and_data
+from kernax.model import AbstractModel, check_model_and_data, settled
 from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, throw_unless
@@ -79,7 +79,7 @@ def fit(
     if key is None and restarts:
         key = jax.random.key(0)
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
-    problem = Problem(held, data, objective, solver)
+    problem = Problem(held, data, objective, settled(solver, model, data))
 
     # Inside a trace everything that was computed is traced, even if model and data are not.
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax.bijectors import Interval
 from kernax.data import Data
 from kernax.model import AbstractModel, check_model_and_data, condition
-from kernax.parameters import Interval, as_dtype, log_jacobian, log_prior, parameter_name, parameters, ravel, setting, split
+from kernax.parameters import as_dtype, log_jacobian, log_prior, parameter_name, parameters, ravel, setting, split
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import AbstractSolver, is_usable
 
@@ -28,14 +29,14 @@ def log_posterior(
 ) -> LogPosterior:
     """`log p(y | θ) + log p(θ)` of the free parameters, for NUTS and its like.
 
-    `density, start, rebuild = kx.log_posterior(model, data)` is all that BlackJAX or NumPyro needs.
+    `density, start, rebuild = kx.fitting.log_posterior(model, data)` is all that BlackJAX or NumPyro needs.
 
-    The density is one of the vector that `kx.ravel` makes, in the unconstrained space, and has the Jacobian of the change of
-    variables in it. It can be differentiated, compiled and mapped; where the model cannot be conditioned it is −∞. Held
-    parameters (`trainable`, see `kx.freeze`) keep their values.
+    The density is one of the vector that `kx.parameters.ravel` makes, in the unconstrained space, and has the Jacobian of
+    the change of variables in it. It can be differentiated, compiled and mapped; where the model cannot be conditioned it is
+    −∞. Held parameters (`trainable`, see `kx.freeze`) keep their values.
 
     Every free parameter should have a prior (`kx.with_prior`): one without counts as uniform in its value, which is improper
-    unless it is bounded (`kx.Interval`), and you are warned.
+    unless it is bounded (`kx.bijectors.Interval`), and you are warned.
     """
     check_model_and_data(model, data, "log_posterior")
     model = as_dtype(model, data.dtype)
@@ -43,7 +44,8 @@ def log_posterior(
     if flat:
         warnings.warn(
             f"{', '.join(flat)} {'has' if len(flat) == 1 else 'have'} no prior, so that the posterior may be improper: give "
-            "one with kx.with_prior, bounds with kx.with_bijector(…, kx.Interval(…)), or hold it (trainable=kx.freeze(…)).",
+            "one with kx.with_prior, bounds with kx.with_bijector(…, kx.bijectors.Interval(…)), or hold it "
+            "(trainable=kx.freeze(…)).",
             stacklevel=2,
         )
     start, rebuild = ravel(model, trainable=trainable)

@@ -68,8 +68,8 @@ def fit_many(
     by `c.data.mask` and `c.data.count`, not by shapes.
 
     Nothing raises for one dataset: without rows, with NaN, or not to be fitted, it has its own status in `Fits.result`, and
-    the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.refit_many` tries them again.
-    Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
+    the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.fitting.refit_many` tries them
+    again. Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
 
     Lanes run one after another in a thread per core on CPU, and together under `vmap` on accelerators (`together` says
     otherwise), on all local devices. `memory_budget` bounds, in bytes, the matrices that are in the making on a device, and
@@ -80,8 +80,13 @@ def fit_many(
     mean is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Datasets without
     rows add nothing, one with NaN is refused, and memory and devices are not shared out.
 
-    `checkpoint` names a folder in which results are kept as they come: the same call goes on where a killed one was, and
-    returns at once if that one had ended. A folder of another model, other settings or other data is refused.
+    `checkpoint` names a folder that keeps results as they arrive. The same call resumes an interrupted run, and returns at
+    once if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or version
+    of kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by their code
+    and by what they use: closed-over values, default arguments, global variables and other functions. An objective that
+    changes a closed-over value while it runs (a list that it appends to, a counter) can therefore not resume in the same
+    process, and one that uses an object without readable content (an open file, a generator) is refused. Functions of
+    installed packages are compared by name and version, those of JAX and NumPy by name only.
     """
     models = Models.of(model)
     solver = Cholesky() if solver is None else solver
@@ -143,8 +148,11 @@ def fit_many(
                     rules = rules_for(dtype)
                     starts = Starts(models.as_dtype(dtype), trainable, initialise, restarts, key, dtype, rules)
                     task = Task(starts.held, models.number is not None, starts.packing, objective, solver, rules)
-                    identity = starts.identity() | _identity(rules, objective, optimiser, solver)
-                    kept = None if checkpoint is None else Checkpoint(checkpoint, identity)
+                    kept = None
+                    if checkpoint is not None:
+                        about: dict[str, Any] = {}
+                        identity = starts.identity(about) | _identity(rules, objective, optimiser, solver, about)
+                        kept = Checkpoint(checkpoint, identity, about)
                     collector = Collector(starts.models, restarts + 1, kept, show, share, shares, settings)
                     batch = _Batch(starts, task, collector, devices, together, memory_budget)
                 check_names(model, window)
@@ -261,14 +269,14 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
     return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)
 
 
-def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolver) -> dict[str, Any]:
-    """What a checkpoint is to know of the settings."""
+def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolver, about: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint records of the settings; `about` receives what helps to explain a difference."""
+    about |= {"objective": name_of(objective), "solver": described(solver)}
+    about["optimiser"] = "lbfgs" if optimiser is None else name_of(optimiser.update)
     return {
-        "objective": name_of(objective),
-        "objective fingerprint": fingerprint(objective),
-        "optimiser": "lbfgs" if optimiser is None else name_of(optimiser.update),
-        "optimiser fingerprint": None if optimiser is None else fingerprint(optimiser),
-        "solver": described(solver),
+        "objective": fingerprint(objective, "the objective", about),
+        "optimiser": None if optimiser is None else fingerprint(optimiser, "the optimiser", about),
+        "solver": fingerprint(solver, "the solver", about),
         "max_steps": rules.max_steps,
         "gradient_tolerance": rules.gradient_tolerance,
         "value_tolerance": rules.value_tolerance,

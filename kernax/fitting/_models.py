@@ -31,12 +31,12 @@ class Models(NamedTuple):
             if given.is_per_row:
                 raise ValueError(
                     "the model's noise (or penalty) has an axis. If it is given per row: datasets have rows of their own, "
-                    "so give one number, or fit them singly. If the model is that of kx.Fits: give these themselves."
+                    "so give one number, or fit them singly. If the model is that of kx.fitting.Fits: give these themselves."
                 )
             return cls(jax.tree.map(_on_host, given), None)
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
             raise TypeError(
-                f"model must be a kx.Model, a sequence with one for each dataset, or kx.Fits, got {type(given).__name__}."
+                f"model must be a kx.Model, a sequence with one per dataset, or kx.fitting.Fits, got {type(given).__name__}."
             )
         given = [one.model if isinstance(one, Fit) else one for one in given]
         for number, model in enumerate(given):

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
+from kernax.bijectors import Real
 from kernax.data import Data
 from kernax.model import AbstractModel
-from kernax.parameters import Real, as_dtype, constrain, parameters, setting, unconstrain
+from kernax.parameters import as_dtype, constrain, parameters, setting, unconstrain
 
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)
 

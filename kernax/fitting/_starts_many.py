@@ -67,15 +67,18 @@ class Starts:
         settings = (self._trainable, self._initialise, self._restarts, self._key, self._dtype, self._rules, self.packing)
         return _first_states(own, common, data, *settings)
 
-    def identity(self) -> dict[str, Any]:
-        """What a checkpoint is to know of it."""
+    def identity(self, about: dict[str, Any]) -> dict[str, Any]:
+        """What a checkpoint records of the starts; `about` receives what helps to explain a difference."""
+        about["model"] = described(self.models.example) if self.models.number is None else f"{self.models.number} models"
+        about["trainable"] = described(self._trainable)
+        key = self._key
+        trainable = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree.leaves_with_path(self._trainable)]
         return {
-            "model": described(self.models.example) if self.models.number is None else f"{self.models.number} models",
-            "model fingerprint": fingerprint(self.models.model),
-            "trainable fingerprint": fingerprint(self._trainable),
+            "model": fingerprint(self.models.model, "the model", about),
+            "trainable": fingerprint(trainable, "trainable"),
             "initialise": self._initialise,
             "restarts": self._restarts,
-            "key": None if self._key is None else np.asarray(jax.random.key_data(self._key)).tolist(),
+            "key": None if key is None else f"{jax.random.key_impl(key)} {np.asarray(jax.random.key_data(key)).tolist()}",
             "dtype": str(self._dtype),
         }
 

@@ -62,7 +62,8 @@ class AbstractGram(eqx.Module):
     def cross_mv(self, x: Rows, v: Float[Array, "n p"]) -> Float[Array, "m p"]:
         """`k(x, X) v` for new rows x and every column of v, in bounded memory."""
         known, v = take(self.x), jnp.where(self.mask[:, None], v, 0.0)
-        return map_rows(lambda block: matmul(self.kernel.gram(block, known), v), x, self.n)
+        # The known rows first: a kernel that centres its inputs does so by these, whatever the new ones are.
+        return map_rows(lambda block: matmul(self.kernel.gram(known, block).T, v), x, self.n)
 
     def factors(self) -> list[Float[Array, "k k"]] | None:
         """Matrices whose Kronecker product K is if every row counts; `None` if K has no such form."""

@@ -16,7 +16,9 @@ from kernax.parameters._fields import Setting
 from kernax.posterior import Prediction
 from kernax.solvers import Evidence, Solution
 
-_NAMES = "data fitting grams kernels learners means model noises parameters posterior rows selection solvers"
+_NAMES = """
+    bijectors data fitting grams kernels learners means model noises parameters posterior priors rows selection solvers
+"""
 _PACKAGES = tuple(f"kernax.{name}" for name in _NAMES.split())
 """Where kernax's own modules come from; packages above these register what they save."""
 
@@ -102,6 +104,9 @@ def _built_in() -> dict[str, Any]:
     for kind in (*_own_modules(eqx.Module), Setting, Solution, Evidence, Prediction):
         package = kind.__module__.split(".")[1]
         found[f"kernax.{package}.{kind.__name__}"] = kind
+    # Older files name bijectors and priors by the package in which they were then.
+    moved = [thing for name, thing in found.items() if name.startswith(("kernax.bijectors.", "kernax.priors."))]
+    found |= {f"kernax.parameters.{thing.__name__}": thing for thing in moved}
     found |= {f"kernax.selection.{name}": getattr(selection, name) for name in _OBJECTIVES.split()}
     found |= {f"kernax.learners.{f.__name__}": f for f in (columns, learners.holdout_loss, learners.kfold_loss)}
     # What Equinox's networks have behind their last layer if nothing is given: a lambda without a name.

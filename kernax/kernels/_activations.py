@@ -48,7 +48,7 @@ class AbstractActivation(Parametrised):
     """A nonlinearity `φ` of a network, known by two expectations: one's own says both.
 
     ```python
-    class Sine(kx.AbstractActivation):
+    class Sine(kx.kernels.AbstractActivation):
         def moment(self, pair):
             return jnp.exp(-0.5 * (pair.variance_a + pair.variance_b)) * jnp.sinh(pair.covariance)
 

@@ -33,6 +33,9 @@ class Sum(AbstractKernel):
         parts = _all([k.features(x) for k in self.kernels])
         return None if parts is None else jnp.concatenate(parts, axis=1)
 
+    def summands(self):
+        return tuple(part for k in self.kernels for part in k.summands())
+
     def trend(self):
         return joined_trends(*(k.trend() for k in self.kernels))
 
@@ -131,6 +134,9 @@ class Scale(AbstractKernel):
             return None
         first = min(inner)
         return inner | {first: Scale(inner[first], self.variance)}
+
+    def summands(self):
+        return tuple(Scale(part, self.variance) for part in self.kernel.summands())
 
     def trend(self):
         return self.kernel.trend()

@@ -60,6 +60,9 @@ class Select(AbstractKernel):
     def axes(self):
         return None if self.axis is None else {self.axis: self.kernel}
 
+    def summands(self):
+        return tuple(eqx.tree_at(lambda k: k.kernel, self, part) for part in self.kernel.summands())
+
     def trend(self):
         inner = self.kernel.trend()
         return None if inner is None else ViewedTrend(inner, self)
@@ -120,6 +123,9 @@ class Warp(AbstractKernel):
 
     def features(self, x):
         return self.kernel.features(self.view(x))
+
+    def summands(self):
+        return tuple(eqx.tree_at(lambda k: k.kernel, self, part) for part in self.kernel.summands())
 
     def trend(self):
         inner = self.kernel.trend()

@@ -55,6 +55,10 @@ class AbstractKernel(Parametrised):
         """The factors of a product over the axes of a `kx.Grid`, by axis; `None` if it is not such a product."""
         return None
 
+    def summands(self) -> "tuple[AbstractKernel, ...]":
+        """The kernels of which this one is the sum; itself if it is not a sum."""
+        return (self,)
+
     def trend(self) -> "AbstractTrend | None":
         """The functions that the kernel leaves free; `None` unless the kernel is conditionally definite (a spline)."""
         return None

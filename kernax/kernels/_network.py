@@ -84,7 +84,7 @@ def _as_depth(value: Any) -> int:
 
 def _as_activation(value: Any) -> AbstractActivation:
     if not isinstance(value, AbstractActivation):
-        raise TypeError(f"activation must be an instance, such as kx.ReLU() or kx.Erf(), got {value!r}.")
+        raise TypeError(f"activation must be an instance, such as kx.kernels.ReLU() or kx.kernels.Erf(), got {value!r}.")
     return value
 
 

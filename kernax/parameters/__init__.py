@@ -1,8 +1,14 @@
-"""How a hyperparameter is declared, constrained, frozen and given a prior."""
+"""Hyperparameters: how they are declared, constrained, frozen and given a prior.
 
-from kernax.parameters._bijectors import AbstractBijector, Interval, Positive, Real, Softplus
+- Fields of a class: `positive`, `non_negative`, `real`, `interval`. The constraints themselves are in `kernax.bijectors`,
+  the priors in `kernax.priors`.
+- Functions of a whole model: `freeze`, `with_prior`, `with_bijector`, `constrain`, `unconstrain`, `ravel`, `log_prior`.
+"""
+
+from typing import TYPE_CHECKING
+
+from kernax._moved import moved
 from kernax.parameters._fields import Function, Parameter, Parametrised, as_function, interval, non_negative, positive, real
-from kernax.parameters._priors import Gamma, HalfNormal, LogNormal, Normal, Prior
 from kernax.parameters._tree import (
     as_dtype,
     at_bound,
@@ -25,19 +31,9 @@ from kernax.parameters._tree import (
 )
 
 __all__ = [
-    "AbstractBijector",
     "Function",
-    "Gamma",
-    "HalfNormal",
-    "Interval",
-    "LogNormal",
-    "Normal",
     "Parameter",
     "Parametrised",
-    "Positive",
-    "Prior",
-    "Real",
-    "Softplus",
     "as_dtype",
     "as_function",
     "at_bound",
@@ -62,3 +58,13 @@ __all__ = [
     "with_bijector",
     "with_prior",
 ]
+
+if not TYPE_CHECKING:  # type checkers would otherwise accept every misspelt name
+    __getattr__ = moved(
+        __name__,
+        "kx.parameters",
+        {
+            "bijectors": "AbstractBijector Interval Positive Real Softplus",
+            "priors": "Gamma HalfNormal LogNormal Normal Prior",
+        },
+    )

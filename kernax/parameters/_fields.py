@@ -1,4 +1,4 @@
-"""How a hyperparameter is declared: a field that carries its constraint."""
+"""Declaring hyperparameters: fields of a class with a constraint."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, is_concrete
-from kernax.parameters._bijectors import AbstractBijector, Interval, Positive, Real
-from kernax.parameters._priors import Prior
+from kernax.bijectors import AbstractBijector, Interval, Positive, Real
+from kernax.priors import Prior
 
 _REQUIRED: Any = dataclasses.MISSING
 
@@ -19,8 +19,8 @@ _REQUIRED: Any = dataclasses.MISSING
 if TYPE_CHECKING:
 
     class Parameter:
-        """What type checkers know of a declared parameter: it is given as a number or anything like an array of them, and
-        read as an array."""
+        """The annotation of a parameter for type checkers: it is set from a number or anything like an array, and read as
+        an array."""
 
         @overload
         def __get__(self, instance: None, owner: Any) -> Any: ...
@@ -36,9 +36,24 @@ else:
 def positive(
     *, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15, scalar: bool = False, unit: str = ""
 ) -> Any:
-    """A field for a positive parameter, optimised in its logarithm. `scalar` refuses vectors.
+    """Declare a positive parameter, which is optimised in its logarithm.
 
-    `unit` says what it is measured in, for `kx.report`: "x" (that of the input columns), "y", "y²", "y²/x²", "1/x", …
+    ```python
+    class Tent(kx.AbstractKernel):
+        width: kx.parameters.Parameter = kx.positive(default=1.0)
+    ```
+
+    **Arguments:**
+
+    - `default`: the value if none is given. Without it, the class requires one.
+    - `floor`, `ceiling`: the smallest and the largest value.
+    - `scalar`: accept one number only, no arrays.
+    - `unit`: the unit of measurement, shown by [`kernax.report`][]: "x" (the unit of the input columns), "y", "y²",
+        "y²/x²", "1/x", …
+
+    **Returns:**
+
+    A field with the constraint [`kernax.bijectors.Positive`][].
     """
     return _parameter(Positive(floor, ceiling), default, unit, scalar)
 
@@ -46,20 +61,50 @@ def positive(
 def non_negative(
     *, default: Any = _REQUIRED, scalar: bool = False, unit: str = "", converter: Callable[[Any], Any] | None = None
 ) -> Any:
-    """Like `positive`, but 0 may be stored. A parameter that is 0 cannot be fitted: freeze it or start above.
+    """Declare a parameter that is positive or 0. A parameter that is 0 cannot be fitted: freeze it, or start above 0.
 
-    `converter` takes the place of the check that the value is a number: for a field that also takes modules.
+    **Arguments:**
+
+    - `default`: the value if none is given. Without it, the class requires one.
+    - `scalar`: accept one number only, no arrays.
+    - `unit`: the unit of measurement, as in [`kernax.positive`][].
+    - `converter`: replaces the check that the value is a number, for a field that also accepts modules.
+
+    **Returns:**
+
+    A field with the constraint [`kernax.bijectors.Positive`][] with `zero_allowed=True`.
     """
     return _parameter(Positive(zero_allowed=True), default, unit, scalar, converter)
 
 
 def real(*, default: Any = _REQUIRED, unit: str = "") -> Any:
-    """A field for a parameter without a constraint."""
+    """Declare a parameter without a constraint.
+
+    **Arguments:**
+
+    - `default`: the value if none is given. Without it, the class requires one.
+    - `unit`: the unit of measurement, as in [`kernax.positive`][].
+
+    **Returns:**
+
+    A field with the constraint [`kernax.bijectors.Real`][].
+    """
     return _parameter(Real(), default, unit)
 
 
 def interval(lower: float, upper: float, *, default: Any = _REQUIRED, unit: str = "") -> Any:
-    """A field for a parameter between two numbers."""
+    """Declare a parameter between two bounds.
+
+    **Arguments:**
+
+    - `lower`, `upper`: the bounds, both finite.
+    - `default`: the value if none is given. Without it, the class requires one.
+    - `unit`: the unit of measurement, as in [`kernax.positive`][].
+
+    **Returns:**
+
+    A field with the constraint [`kernax.bijectors.Interval`][].
+    """
     return _parameter(Interval(lower, upper), default, unit)
 
 
@@ -76,7 +121,7 @@ def _parameter(
 
 
 class _AsParameter:
-    """Turns a value into an array of floats, or refuses it by the name of the field that it was meant for."""
+    """Converts a value to an array of floats. Errors name the field."""
 
     name = "a hyperparameter"
 
@@ -86,14 +131,19 @@ class _AsParameter:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What one instance says about one of its parameters beyond the field's declaration."""
+    """Bijector and prior of one parameter of one instance, where they differ from what the field declares."""
 
     bijector: AbstractBijector | None = None
     prior: Prior | None = None
 
 
 class Parametrised(eqx.Module):
-    """A module with declared hyperparameters. It stores plain, constrained values: what is printed is what counts."""
+    """Base class of modules with declared hyperparameters. It stores the constrained values themselves.
+
+    A module of your own derives from it and declares its parameters with [`kernax.positive`][],
+    [`kernax.parameters.real`][], [`kernax.parameters.non_negative`][] or [`kernax.parameters.interval`][]. Kernels derive
+    from [`kernax.AbstractKernel`][], which is a `Parametrised`.
+    """
 
     settings: tuple[tuple[str, Setting], ...] = eqx.field(static=True, default=(), kw_only=True, repr=False)
 
@@ -106,7 +156,7 @@ class Parametrised(eqx.Module):
 
     def __check_init__(self):
         if "settings" not in vars(self):
-            # An `__init__` of the class's own has not set them, and two trees are alike only if both have.
+            # A class with its own `__init__` does not set them, and trees with and without this field would not match.
             object.__setattr__(self, "settings", ())
         for field in dataclasses.fields(self):
             bijector = field.metadata.get("bijector")
@@ -129,7 +179,7 @@ class Parametrised(eqx.Module):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def setting(self, name: str) -> Setting:
-        """The effective bijector and prior of the parameter `name`."""
+        """Bijector and prior of the parameter `name`."""
         own = dict(self.settings).get(name, Setting())
         if own.bijector is not None:
             return own
@@ -139,7 +189,7 @@ class Parametrised(eqx.Module):
         return dataclasses.replace(own, bijector=Real())
 
     def with_setting(self, name: str, **changes: Any) -> "Parametrised":
-        """A copy whose parameter `name` has another bijector or prior."""
+        """A copy in which the parameter `name` has another bijector or prior."""
         own = dict(self.settings)
         own[name] = dataclasses.replace(own.get(name, Setting()), **changes)
         copy = object.__new__(type(self))
@@ -151,7 +201,7 @@ class Parametrised(eqx.Module):
 
 
 def _shown(value: Any) -> str:
-    """A value as a reader wants it: four digits; the shape only, while traced or long."""
+    """A value as text, with four digits. Traced and long arrays are shown by their shape."""
     if eqx.is_array(value):
         if not is_concrete(value) or value.size > 12:
             return f"{value.dtype}{list(value.shape)}"
@@ -162,7 +212,7 @@ def _shown(value: Any) -> str:
 
 
 class Function(eqx.Module):
-    """A plain Python function as a module without parameters, so that `jax.jit` and `jax.vmap` take models that hold it."""
+    """A Python function as a module without parameters, so that a model that holds it can be passed to `jax.jit`."""
 
     function: Callable[..., Any] = eqx.field(static=True)
 
@@ -174,7 +224,16 @@ class Function(eqx.Module):
 
 
 def as_function(value: Any) -> Any:
-    """A callable as part of a model: modules stay (their parameters are trained), functions are wrapped."""
+    """Make a callable a part of a model.
+
+    **Arguments:**
+
+    - `value`: a callable Equinox module, whose arrays are then parameters of the model, or a Python function.
+
+    **Returns:**
+
+    The module itself, or the function as a [`kernax.parameters.Function`][].
+    """
     if not callable(value):
         raise TypeError(f"expected a function or a callable Equinox module of one point, got {value!r}.")
     return value if isinstance(value, eqx.Module) else Function(value)

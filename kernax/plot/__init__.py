@@ -8,10 +8,11 @@ try:
 except ImportError as error:
     raise ImportError("kernax.plot draws with matplotlib: pip install matplotlib.") from error
 
+from kernax.plot._components import components
 from kernax.plot._gram import gram
 from kernax.plot._l_curve import l_curve
 from kernax.plot._leave_one_out import loo_residuals
 from kernax.plot._posterior import posterior
 from kernax.plot._ridge_choice import ridge_choice, ridge_choices
 
-__all__ = ["gram", "l_curve", "loo_residuals", "posterior", "ridge_choice", "ridge_choices"]
+__all__ = ["components", "gram", "l_curve", "loo_residuals", "posterior", "ridge_choice", "ridge_choices"]

@@ -34,7 +34,7 @@ def posterior(
     if num_samples and key is None:
         raise ValueError("samples are random: give a key, such as key=jax.random.key(0).")
     places = _places(c, x)
-    mean, variance, _ = predict(c, places[:, None], noisy=noisy)
+    mean, variance = predict(c, places[:, None], noisy=noisy)[:2]
     means, width = by_output(mean), NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(variance))
     draws = np.asarray(sample(c, places[:, None], key=key, num_samples=num_samples)) if num_samples else []
     mask = np.asarray(c.data.mask)

@@ -1,6 +1,7 @@
 """What a conditioned model says about new points: predictions, samples, bounds."""
 
 from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm, safe_sqrt
+from kernax.posterior._components import Components, components
 from kernax.posterior._new_rows import rows_like
 from kernax.posterior._predict import (
     Prediction,
@@ -14,7 +15,9 @@ from kernax.posterior._predict import (
 from kernax.posterior._sample import sample
 
 __all__ = [
+    "Components",
     "Prediction",
+    "components",
     "covariance",
     "data_norm_squared",
     "error_bound",

@@ -20,7 +20,7 @@ from kernax.selection._likelihood import negative_log_marginal_likelihood
 from kernax.selection._ridge_path import as_ridges, check_one_noise, increasing_ridges
 from kernax.selection._search import interior_minimum
 from kernax.selection._smoother import gcv
-from kernax.solvers import Eigh, Result, is_usable, result_name, throw_unless
+from kernax.solvers import AbstractSolver, Eigh, Result, is_usable, result_name, throw_unless
 
 Selector = Literal["loo", "gcv", "kfold", "likelihood", "l_curve", "discrepancy"]
 Rule = Literal["best_mean_score", "mean_of_best"]
@@ -30,7 +30,7 @@ SELECTORS: tuple[Selector, ...] = get_args(Selector)
 class RidgeChoice(eqx.Module):
     """A ridge, the curve behind its choice, and how the choice ended."""
 
-    by: Selector = eqx.field(static=True)
+    by: str = eqx.field(static=True)
     ridge: Float[Array, ""]
     """NaN if there is none to choose (`result` says why)."""
     value: Float[Array, ""]
@@ -62,52 +62,63 @@ class RidgeChoice(eqx.Module):
 def select_ridge(
     model: Model,
     data: Data,
-    by: Selector = "loo",
+    by: Selector | Callable[[Conditioned], Array] = "loo",
     *,
     ridges: Any = None,
     folds: Any = 10,
     key: Key[Array, ""] | None = None,
     rule: Rule = "best_mean_score",
     noise_variance: Any = None,
+    solver: AbstractSolver | None = None,
     throw: bool = True,
 ) -> RidgeChoice:
-    """Choose the ridge (noise) of a model, everything else held, from one eigendecomposition.
+    """Choose the ridge (noise) of a model, everything else held, from one factorisation.
 
-    - `loo`, `gcv`, `kfold`, `likelihood` minimise `loo_mse`, `gcv`, `kfold_mse`, `negative_log_marginal_likelihood`;
-    - `l_curve` takes the corner of the L-curve, `discrepancy` the ridge whose mean squared residual is `noise_variance`
-      (default: the model's own noise).
+    The best ridge at the end of the grid is returned as it is, with the status `at_edge`; a criterion that is the same
+    everywhere (`flat`) chooses none. Works under `jit` and `vmap`; the choice is differentiable in the kernel's parameters
+    and the data.
 
-    The grid `ridges` (default: `default_ridges`) shows where to look; the answer lies between its points. The best at the
-    end of the grid is returned as it is, with the status `at_edge`; a criterion that is the same everywhere (`flat`) chooses
-    none. Bounds that `with_bijector` put on the noise are not asked: give a grid within them.
+    **Arguments:**
 
-    For `kfold`, `folds` and `key` are those of `kfold_residuals`, and `rule` says how folds are brought together: the ridge
-    with the best mean score, or the mean of the folds' best ridges. Works under `jit` and `vmap`; the choice is
-    differentiable in the kernel's parameters and the data.
+    - `model`, `data`: the model and the dataset. Bounds that `with_bijector` put on the noise are ignored: give a grid
+      within them.
+    - `by`: the criterion. `loo`, `gcv`, `kfold`, `likelihood` minimise `loo_mse`, `gcv`, `kfold_mse` and
+      `negative_log_marginal_likelihood`; `l_curve` takes the corner of the L-curve; `discrepancy` the ridge whose mean
+      squared residual is `noise_variance`. A function of a `Conditioned` that returns a scalar is minimised.
+    - `ridges`: the grid that shows where to look; the answer lies between its points. `default_ridges` if not given.
+    - `folds`, `key`: for `kfold`; see `kfold_residuals`.
+    - `rule`: how `kfold` combines the folds: `best_mean_score` or `mean_of_best`, the mean of the folds' best ridges.
+    - `noise_variance`: for `discrepancy`; the model's own noise if not given.
+    - `solver`: one that can move to another noise: `kx.Eigh()` (if not given), `LowRank`, `StateSpace`, `Kronecker`.
+    - `throw`: raise `FailedError` if there is no ridge to choose; with `False` the status is in `result`.
+
+    **Returns:**
+
+    A `RidgeChoice`.
     """
     check_model_and_data(model, data, "select_ridge")
-    if by not in SELECTORS:
-        raise ValueError(f"by must be one of {', '.join(SELECTORS)}, got {by!r}.")
+    if by not in SELECTORS and not callable(by):
+        raise ValueError(f"by must be one of {', '.join(SELECTORS)}, or a function of a Conditioned, got {by!r}.")
     if rule not in get_args(Rule):
         raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
-    c = spectral(model, data, "select_ridge")
+    c = spectral(model, data, "select_ridge", solver)
     variance = model.noise if noise_variance is None else noise_variance
     return choose(c, by, ridges=ridges, folds=folds, key=key, rule=rule, noise_variance=variance, throw=throw)
 
 
-def spectral(model: Model, data: Data, caller: str) -> Conditioned:
-    """The model conditioned by an eigendecomposition, with ridge 1 in place of its own, which may be one that fails.
+def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | None = None) -> Conditioned:
+    """The model conditioned so that its noise can be moved, with ridge 1 in place of its own, which may be one that fails.
 
     The status is not looked at: what follows is compiled while the decomposition runs, and has a status of its own.
     """
     if not is_common(model.noise):
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
     anywhere = eqx.tree_at(lambda m: m.noise, model, jnp.ones_like(model.noise))
-    return condition(anywhere, data, Eigh(), throw=False)
+    return condition(anywhere, data, Eigh() if solver is None else solver, throw=False)
 
 
 def choose(
-    c: Conditioned, by: Selector, *, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
+    c: Conditioned, by: Any, *, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
 ) -> RidgeChoice:
     """`select_ridge` from a spectral factor that is at hand."""
     check_one_noise(c)
@@ -121,7 +132,7 @@ def choose(
         table = as_folds(folds, c.data, key) if by == "kfold" else None
         choice = _of_minimum(c, ridges, by, table, rule)
     if throw:
-        throw_unless(("singular", "at_edge"), choice.result, f"choosing the ridge by {by}")
+        throw_unless(("singular", "at_edge"), choice.result, f"choosing the ridge by {_name(by)}")
     return choice
 
 
@@ -140,12 +151,13 @@ def _of_corner(c: Conditioned, curve: LCurve) -> RidgeChoice:
 
 
 @eqx.filter_jit
-def _of_minimum(c: Conditioned, ridges: Array | None, by: Selector, table: Folds | None, rule: Rule) -> RidgeChoice:
+def _of_minimum(c: Conditioned, ridges: Array | None, by: Any, table: Folds | None, rule: Rule) -> RidgeChoice:
     ridges = increasing_ridges(c, ridges)
     if by == "kfold":
         criterion: Callable[[Conditioned], Array] = lambda c: kfold_mse(c, table)  # noqa: E731
     else:
-        criterion = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}[by]
+        known = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}
+        criterion = by if callable(by) else known[by]
     values, jitter = _along(lambda c: (criterion(c), c.jitter), c, ridges, folds=by == "kfold")
     # Where jitter was needed, the criterion is that of the jitter and not of the ridge.
     candidates = jnp.where((jitter > 0) & jnp.any(jitter == 0), jnp.inf, values)
@@ -164,17 +176,21 @@ def _of_minimum(c: Conditioned, ridges: Array | None, by: Selector, table: Folds
     chosen = (result == Result.successful) | (result == Result.at_edge)
     ridge = jnp.where(chosen, ridge, jnp.nan)
     here = eqx.tree_at(lambda c: c.model.noise, here, ridge)
-    return RidgeChoice(by, ridge, value, ridges, values, here, result)
+    return RidgeChoice(_name(by), ridge, value, ridges, values, here, result)
 
 
-def _is_flat(values: Array, c: Conditioned, by: Selector) -> Array:
+def _name(by: Any) -> str:
+    return by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
+
+
+def _is_flat(values: Array, c: Conditioned, by: Any) -> Array:
     """Whether the criterion is the same at several ridges but for rounding; errors also if all of them are mere rounding."""
     values = jax.lax.stop_gradient(values)
     rounding = 100 * jnp.finfo(values.dtype).eps
     known = jnp.isfinite(values)
     high, low = jnp.max(jnp.where(known, values, -jnp.inf)), jnp.min(jnp.where(known, values, jnp.inf))
     flat = high - low <= rounding * jnp.maximum(jnp.abs(high), jnp.abs(low))
-    if by != "likelihood":
+    if by in ("loo", "gcv", "kfold"):
         flat = flat | (high <= (rounding * jnp.max(jnp.abs(c.data.y))) ** 2)
     return flat & jnp.all(known)
 

@@ -12,7 +12,6 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from kernax.solvers import FailedError
-from kernax.solvers._result import without_option
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -81,7 +80,7 @@ def fitting(method: Method) -> Method:
             for name in [name for name in vars(self) if name.endswith("_")]:
                 delattr(self, name)
             if isinstance(error, FailedError):
-                error.args = (without_option(error),)
+                error.hint = ""  # on `throw=`, which estimators do not have
             raise
 
     return fit  # pyright: ignore[reportReturnType]

@@ -43,7 +43,7 @@ class GaussianProcessClassifier(ClassifierMixin, Estimator):
         One for two classes, else one a class; with rows of padding behind their masks.
     kernels_ : tuple of kernax kernels
         Those of the machines.
-    fits_ : tuple of kernax.Fit
+    fits_ : tuple of kernax.fitting.Fit
         How their fits went; None without them.
     log_marginal_likelihood_value_ : float
         The mean of the machines'.

@@ -51,9 +51,9 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     kernel_, noise_ : the fitted kernel and noise.
     log_marginal_likelihood_value_ : float
         Of the (normalised) y.
-    fit_ : kernax.Fit
+    fit_ : kernax.fitting.Fit
         How the fit went; None without one.
-    conditioned_ : kernax.Conditioned
+    conditioned_ : kernax.model.Conditioned
         What kernax's functions take; with rows of padding behind its mask.
 
     Examples

@@ -41,9 +41,9 @@ class KernelRidge(RegressorMixin, Estimator):
     dual_coef_ : array (n,) or (n, p)
         `f(x) = Σ dual_coef_[i] k(x, x_i)`.
     kernel_ : kernax kernel
-    conditioned_ : kernax.Conditioned
+    conditioned_ : kernax.model.Conditioned
         What kernax's functions take; with rows of padding behind its mask.
-    choice_ : kernax.RidgeChoice
+    choice_ : kernax.selection.RidgeChoice
         The choice and the curve behind it; None without `select`.
 
     Examples
@@ -110,9 +110,12 @@ def _common(weights: np.ndarray) -> float:
 
 
 def _chosen(model: Model, data: Data, by: Any) -> RidgeChoice:
-    """`select_ridge`; what estimators can do where it chooses none is said with its own words."""
+    """`select_ridge`, with the advice for estimators added to its errors."""
+    remedy = "Give more rows, another select, or the ridge itself: KernelRidge(alpha=…, select=None)."
     try:
         return select_ridge(model, data, by=by)
-    except (FailedError, ValueError) as error:
-        remedy = "Give more rows, another select, or the ridge itself: KernelRidge(alpha=…, select=None)."
-        raise type(error)(f"{error} {remedy}") from None
+    except FailedError as error:
+        error.advice = f"{error.advice} {remedy}"
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error} {remedy}") from None

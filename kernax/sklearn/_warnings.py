@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import ConvergenceWarning
 
-from kernax.solvers import Result, result_name
+from kernax.solvers import result_name, result_text
 
 _UNCONVERGED = ("max_steps_reached", "stalled", "diverged")
 # Past this file, the estimator's method and what wraps it.
@@ -17,7 +17,7 @@ _TO_THE_CALLER = 4
 
 def warn_unless_converged(estimator: Any, fits: Sequence[Any]) -> None:
     """Say which of the fits did not reach an optimum, once for each way of not reaching it."""
-    texts = [Result[fit.result] for fit in fits if result_name(fit.result) in _UNCONVERGED]
+    texts = [result_text(fit.result) for fit in fits if result_name(fit.result) in _UNCONVERGED]
     for text in dict.fromkeys(texts):
         which = "the fit" if len(fits) == 1 else f"{texts.count(text)} of {len(fits)} fits"
         message = f"{type(estimator).__name__}: {which} ended early. {text}"

@@ -4,9 +4,18 @@ from kernax.solvers._bordered import Bordered, bordered
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._kronecker import Kronecker, KroneckerSystem
+from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._raw import one_at_a_time_on_cpu
-from kernax.solvers._result import FailedError, Result, result_name, throw_unless
+from kernax.solvers._result import (
+    FailedError,
+    Result,
+    result_advice,
+    result_meaning,
+    result_name,
+    result_text,
+    throw_unless,
+)
 from kernax.solvers._system import (
     AbstractSolver,
     AbstractSystem,
@@ -40,12 +49,16 @@ __all__ = [
     "factorise_columns",
     "factorise_matrix",
     "is_usable",
+    "lapack_targets",
     "largest_eigenvalue",
     "logdet_definite",
     "offered",
     "one_at_a_time_on_cpu",
     "power_iteration",
+    "result_advice",
+    "result_meaning",
     "result_name",
+    "result_text",
     "solve_definite",
     "solve_saddle_point",
     "throw_unless",

@@ -114,6 +114,10 @@ class Bordered(AbstractSystem):
         inner = self.inner.shifted(noise)
         return None if inner is None else _wrapped(inner, self.trend, self.scale, self.basis)
 
+    def appended(self, gram, noise):
+        inner = self.inner.appended(gram, noise)
+        return None if inner is None else bordered(inner, self.trend)
+
     def eigenvalues(self):
         """Those of `M K M`, where M projects onto vectors that do not see P; 0 for the directions of P. O(n³)."""
         if self.inner.eigenvalues() is None:

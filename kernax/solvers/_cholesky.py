@@ -67,7 +67,10 @@ class CholeskySystem(AbstractSystem):
     def appended(self, gram, noise):
         # The factor grows by the new columns R⁻ᵀ A_on and the factor of what they leave of A_nn: O(n²) a row.
         n, new = self.gram.n, gram.n - self.gram.n
-        longer = CholeskySystem(gram.evaluated(), noise, self.raw, self.jitter, self.result)
+        rows = gram.rows(jnp.arange(n, gram.n))
+        matrix = jnp.block([[self.gram.matrix, rows[:, :n].T], [rows]])
+        longer = MatrixGram(gram.kernel, gram.x, gram.mask, matrix)
+        longer = CholeskySystem(longer, noise, self.raw, self.jitter, self.result)
         fixed, shift = jax.lax.stop_gradient((longer.gram.matrix, longer.shift))
         side = self.raw.half_solve(fixed[:n, n:])
         corner = _raw.cholesky(fixed[n:, n:] - matmul(side.T, side), shift[n:])

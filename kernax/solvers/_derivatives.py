@@ -97,10 +97,13 @@ def quadratic(operator: Shifted, b: Float[Array, "n p"], solved: Float[Array, "n
 def _quadratic_jvp(primals, tangents):
     # Through `solved` it would be the same, for the price of another solve.
     (operator, b, solved), (change, d_b, _) = primals, tangents
+    return quadratic(operator, b, solved), _slope_of_quadratic(operator, solved, change, d_b)
+
+
+def _slope_of_quadratic(operator: Shifted, solved: Float[Array, "n p"], change: Any, d_b: Array | None) -> Array:
+    """`2 sᵀδb - sᵀδA s` for every column."""
     slope = _moved(lambda a: -jnp.sum(solved * a.mv(solved), axis=0), operator, change)
-    if d_b is not None:
-        slope = slope + 2.0 * jnp.sum(solved * d_b, axis=0)
-    return quadratic(operator, b, solved), slope
+    return slope if d_b is None else slope + 2.0 * jnp.sum(solved * d_b, axis=0)
 
 
 @eqx.filter_custom_jvp
@@ -112,7 +115,7 @@ def explained(operator: Shifted, raw: Any, cross: Float[Array, "n m"]) -> Float[
 @explained.def_jvp
 def _explained_jvp(primals, tangents):
     (operator, raw, cross), (change, _, d_cross) = primals, tangents
-    _, slope = _quadratic_jvp((operator, cross, solve_by(operator, raw, cross)), (change, d_cross, None))
+    slope = _slope_of_quadratic(operator, solve_by(operator, raw, cross), change, d_cross)
     return explained(operator, raw, cross), slope
 
 

@@ -47,16 +47,16 @@ def one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @one_at_a_time_on_cpu
 def cholesky(matrix: Float[Array, "n n"], added: Float[Array, " n"]) -> Float[Array, "n n"]:
-    """`R` with `RᵀR = matrix + diag(added)` in the upper triangle; below it may stand anything.
+    """`R` with `RᵀR = matrix + diag(added)` in the upper triangle. The entries below the diagonal are undefined.
 
-    NaN diagonal if that is not positive definite. For an infinite entry of `added`, which stands for having given up, the
-    identity.
+    The diagonal is NaN if that matrix is not positive definite. If an entry of `added` is infinite, the result is the
+    identity: callers pass that when they have given up.
     """
 
     def by_xla(matrix: Float[Array, "n n"], added: Float[Array, " n"]) -> Float[Array, "n n"]:
         given_up = jnp.any(jnp.isinf(added))
-        shifted = matrix + jnp.diag(jnp.where(given_up, 0.0, added))
-        shifted = jnp.where(given_up, jnp.eye(matrix.shape[0], dtype=matrix.dtype), shifted)
+        identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+        shifted = jnp.where(given_up, identity, matrix + jnp.where(given_up, 0.0, added) * identity)
         return lax.linalg.cholesky(shifted.T, symmetrize_input=False).T
 
     if _lapack.is_available(matrix):
@@ -91,7 +91,7 @@ def eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
 
 @one_at_a_time_on_cpu
 def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The upper triangle of `(RᵀR)⁻¹`; below it may stand anything."""
+    """The upper triangle of `(RᵀR)⁻¹`. The entries below the diagonal are undefined."""
 
     def by_solves(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
         identity = jnp.eye(upper.shape[0], dtype=upper.dtype)

@@ -176,20 +176,34 @@ class AbstractSystem(eqx.Module):
 
     def variance(self, x: Rows) -> Solution:
         """`k(x, x) - k(x, X) A⁻¹ k(X, x)` at new rows, in blocks."""
-
-        def of_block(block: Rows) -> tuple[Array, Any]:
-            solution = self._variance(block)
-            everywhere = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_rows(block),)), solution.result)
-            return solution.value, everywhere
-
-        value, results = map_rows(of_block, x, self._numbers_per_row)
-        return Solution(self._or_nan(value), worse(self.result, worst(results)))
+        return self._in_blocks(self._variance, x, self._numbers_per_row)
 
     def covariance(self, x: Rows, z: Rows | None = None) -> Solution:
         """`k(x, z) - k(x, X) A⁻¹ k(X, z)` between new rows; z defaults to x, and the answer is then symmetric."""
-        solution = self._covariance(x, z)
-        value = 0.5 * (solution.value + solution.value.T) if z is None else solution.value
-        return Solution(self._or_nan(value), worse(self.result, solution.result))
+        if z is None:
+            solution = self._covariance(x, None)
+            value = 0.5 * (solution.value + solution.value.T)
+            return Solution(self._or_nan(value), worse(self.result, solution.result))
+
+        def of_block(block: Rows) -> Solution:
+            solution = self._covariance(x, block)
+            return solution._replace(value=solution.value.T)
+
+        solution = self._in_blocks(of_block, z, self._numbers_per_row)
+        return solution._replace(value=solution.value.T)
+
+    def _in_blocks(self, answer: Callable[[Rows], Solution], x: Rows, width: int) -> Solution:
+        """An answer for blocks of new rows, joined, with the worst of their results."""
+
+        def of_block(block: Rows) -> tuple[Array, Any]:
+            solution = answer(block)
+            everywhere = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_rows(block),)), solution.result)
+            return solution.value, everywhere
+
+        if num_rows(x) == 0:
+            return Solution(answer(x).value, self.result)
+        value, results = map_rows(of_block, x, width)
+        return Solution(self._or_nan(value), worse(self.result, worst(results)))
 
     def _columns(self, b: Float[Array, "n *p"]) -> Float[Array, "n p"]:
         return jnp.where(self.gram.mask[:, None], b.reshape(self.gram.n, -1), 0.0)

@@ -9,7 +9,6 @@ import numpy as np
 
 from kernax.data import Data
 from kernax.solvers import FailedError
-from kernax.solvers._result import without_option
 from kernax.tables._classifiers import CLASSIFIERS, class_text, two_classes
 from kernax.tables._columns import without_missing
 from kernax.tables._design import as_names, feature_names, make_design
@@ -158,7 +157,7 @@ def _scored(
         except (FailedError, ValueError, TypeError, FloatingPointError) as error:
             if "KeyboardInterrupt" in str(error):  # inside a host callback
                 raise KeyboardInterrupt from None
-            reason = (without_option(error) if isinstance(error, FailedError) else str(error)).splitlines()[0]
+            reason = (error.explanation if isinstance(error, FailedError) else str(error)).splitlines()[0]
             break
         mean[held_out] = (np.asarray(answer.mean, float) * fold.spread + fold.level)[held_out]
         if answer.sd is not None:

@@ -14,9 +14,9 @@ from kernax.data import Data, groups
 from kernax.fitting import Fits, condition_many, fit_many, predict_many
 from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
-from kernax.report import Report
-from kernax.report._describe import report_of_fits
-from kernax.report._parameters import described_parameters, names_of
+from kernax.reports import Report
+from kernax.reports._describe import report_of_fits
+from kernax.reports._parameters import described_parameters, names_of
 from kernax.selection import loo_mse
 from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs

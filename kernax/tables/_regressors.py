@@ -51,7 +51,7 @@ def fitted(fold: Fold, objective: Any = negative_log_marginal_likelihood, name: 
 
 
 def _with_sd(c: Conditioned, fold: Fold) -> Answer:
-    mean, variance, _ = predict(c, fold.x, noisy=True)
+    mean, variance = predict(c, fold.x, noisy=True)[:2]
     return Answer(mean, np.sqrt(np.asarray(variance)))
 
 

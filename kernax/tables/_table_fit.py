@@ -16,9 +16,9 @@ from kernax.io import register
 from kernax.model import Conditioned, condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
-from kernax.report import Report
-from kernax.report._describe import report_of_fit
-from kernax.report._parameters import names_of
+from kernax.reports import Report
+from kernax.reports._describe import report_of_fit
+from kernax.reports._parameters import names_of
 from kernax.solvers import Result
 from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
@@ -81,7 +81,7 @@ class TableFit(eqx.Module):
         """`predict`, with the numbers of the rows that were kept, and what to know about them."""
         check_level(level)
         x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
-        mean, variance, _ = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)
+        mean, variance = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)[:2]
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
     def report(self) -> Report:

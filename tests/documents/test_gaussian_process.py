@@ -152,9 +152,9 @@ TRUE_NORM = np.sqrt(COEFFICIENTS @ rbf(CENTRES, CENTRES) @ COEFFICIENTS)
 def test_f18_error_bound_and_every_step_of_its_proof():
     """`e(y)² ≤ P²(y)(‖f‖² - ‖f̂‖²)` for a function of known norm."""
     c = kx.condition(squared_exponential(0.0), kx.Data(X, truth(X)))
-    power, bound = np.asarray(kx.power_function(c, Z)), np.asarray(kx.error_bound(c, Z, TRUE_NORM))
+    power, bound = np.asarray(kx.power_function(c, Z)), np.asarray(kx.posterior.error_bound(c, Z, TRUE_NORM))
     interpolated = np.asarray(kx.mean(c, Z))
-    norm_squared = float(kx.rkhs_norm(c)) ** 2
+    norm_squared = float(kx.posterior.rkhs_norm(c)) ** 2
     assert norm_squared == pytest.approx(truth(X) @ np.linalg.solve(rbf(X, X), truth(X)), rel=1e-10)
     assert_close(bound, power * np.sqrt(TRUE_NORM**2 - norm_squared), 1e-9)
     assert np.all(np.abs(truth(Z) - interpolated) <= bound)
@@ -163,14 +163,14 @@ def test_f18_error_bound_and_every_step_of_its_proof():
         error = truth(point[None])[0] - guess
         larger = kx.Data(np.vstack([X, point]), truth(np.vstack([X, point])))
         through = kx.condition(squared_exponential(0.0), larger)  # f̃: interpolates at y as well
-        through_squared = float(kx.rkhs_norm(through)) ** 2
+        through_squared = float(kx.posterior.rkhs_norm(through)) ** 2
         assert norm_squared <= through_squared <= TRUE_NORM**2
         # ⟨f̃ - f̂, f̂⟩ = 0, so the squared norms differ by ‖e‖² = (K⁻¹_X'X')_yy e(y)².
-        assert float(kx.rkhs_inner(through, c)) == pytest.approx(norm_squared, rel=1e-10)
+        assert float(kx.posterior.rkhs_inner(through, c)) == pytest.approx(norm_squared, rel=1e-10)
         inverse = np.linalg.inv(rbf(larger.x, larger.x))[-1, -1]
         assert through_squared - norm_squared == pytest.approx(inverse * error**2, rel=1e-6)
         # The bound is sharp: f̃ itself attains it.
-        attained = kx.error_bound(c, point[None], np.sqrt(through_squared))
+        attained = kx.posterior.error_bound(c, point[None], np.sqrt(through_squared))
         assert float(attained[0]) == pytest.approx(abs(error), rel=1e-6)
         assert p * np.sqrt(inverse) == pytest.approx(1.0, rel=1e-9)
 
@@ -183,13 +183,13 @@ def test_f18_error_bound_with_noise_and_a_mean():
     targets, K, k = truth(X) + errors, rbf(X, X) + NOISE * np.eye(10), rbf(X, Z)
     norm = np.sqrt(TRUE_NORM**2 + errors @ errors / NOISE)
     power = np.sqrt(VARIANCE - np.sum(k * np.linalg.solve(K, k), axis=0))
-    bound = np.asarray(kx.error_bound(c, Z, norm))
+    bound = np.asarray(kx.posterior.error_bound(c, Z, norm))
     assert_close(kx.power_function(c, Z), power)
     assert_close(bound, power * np.sqrt(norm**2 - targets @ np.linalg.solve(K, targets)))
     assert np.all(np.abs(truth(Z) + Z @ SLOPE + INTERCEPT - np.asarray(kx.mean(c, Z))) <= bound)
     smallest = np.sqrt(targets @ np.linalg.solve(K, targets))
     with pytest.raises(ValueError, match="no function of norm"):
-        kx.error_bound(c, Z, 0.99 * smallest)
+        kx.posterior.error_bound(c, Z, 0.99 * smallest)
 
 
 COOKBOOK = {

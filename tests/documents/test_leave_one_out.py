@@ -35,9 +35,9 @@ def quantities(theta):
     """What the documents differentiate, through the public API."""
     c = conditioned(theta)
     return {
-        "inverse": c.factor.solve(jnp.eye(len(X))),
+        "inverse": c.system.solve(jnp.eye(len(X))).value,
         "alpha": c.alpha,
-        "inverse diagonal": c.factor.inverse_diagonal(),
+        "inverse diagonal": c.system.inverse_diagonal(),
         "residuals": kx.loo_residuals(c),
         "score": kx.loo_mse(c),
     }
@@ -90,7 +90,7 @@ def test_f22_residuals_by_leverage(c):
 def test_f23_the_inverse_diagonal_is_the_power_function_and_the_noise(c):
     """`1/[K̃⁻¹]ᵢᵢ = P²₋ᵢ(xᵢ) + σ²`: the variance of the observation, of which the function's is the part without σ²."""
     _, variances = refits_without_each(rbf(X, X), Y, NOISE)
-    assert_close(1 / np.asarray(c.factor.inverse_diagonal()), variances + NOISE)
+    assert_close(1 / np.asarray(c.system.inverse_diagonal()), variances + NOISE)
     assert_close(kx.loo_variance(c, noisy=True), variances + NOISE)
     assert_close(kx.loo_variance(c), variances)
 

@@ -36,17 +36,17 @@ def test_f32_log_density_of_the_data():
     c = conditioned((LENGTHSCALE, VARIANCE, NOISE))
     expected = multivariate_normal(PRIOR_MEAN, system()).logpdf(Y)
     assert_close(kx.log_marginal_likelihood(c), expected, 1e-12)
-    assert_close(kx.negative_log_marginal_likelihood(c), -expected, 1e-12)
+    assert_close(kx.selection.negative_log_marginal_likelihood(c), -expected, 1e-12)
 
 
 def test_f32_fidelity_complexity_and_constant():
     """The three terms apart; the fidelity is 0, its maximum, where y is what the mean expects."""
-    terms = kx.likelihood_terms(conditioned(THETA))
+    terms = kx.selection.likelihood_terms(conditioned(THETA))
     deviation = Y - PRIOR_MEAN
     assert_close(terms.fidelity, -0.5 * deviation @ np.linalg.solve(system(), deviation), 1e-12)
     assert_close(terms.complexity, -0.5 * np.linalg.slogdet(system())[1], 1e-12)
     assert_close(terms.constant, -5.0 * np.log(2 * np.pi), 1e-15)
-    as_expected = kx.likelihood_terms(conditioned(THETA, PRIOR_MEAN))
+    as_expected = kx.selection.likelihood_terms(conditioned(THETA, PRIOR_MEAN))
     assert abs(float(as_expected.fidelity)) < 1e-25
     assert float(as_expected.complexity) == float(terms.complexity)
 
@@ -54,7 +54,7 @@ def test_f32_fidelity_complexity_and_constant():
 def test_f33_derivatives_of_the_terms():
     """`δ fidelity = ½cᵀδK c`, `δ complexity = -½ tr(K̃⁻¹δK)`: closed form = autodiff = finite differences."""
     theta = tuple(jnp.asarray(value) for value in THETA)
-    automatic = jax.jit(jax.jacrev(lambda theta: kx.likelihood_terms(conditioned(theta))))(theta)
+    automatic = jax.jit(jax.jacrev(lambda theta: kx.selection.likelihood_terms(conditioned(theta))))(theta)
     deviation = Y - PRIOR_MEAN
     inverse = np.linalg.inv(system())
     coefficients = inverse @ deviation
@@ -71,7 +71,7 @@ def test_f33_derivatives_of_the_terms():
 class Table(kx.AbstractKernel):
     """`aᵀ M b`: on the rows of the identity, the Gram matrix is M itself."""
 
-    matrix: jax.Array = kx.real()
+    matrix: jax.Array = kx.parameters.real()
 
     def pair(self, a, b):
         return a @ self.matrix @ b
@@ -81,7 +81,7 @@ def determinants(matrix):
     """Log-determinant and determinant through the public API: the complexity is minus half of the former."""
     n = matrix.shape[0]
     c = kx.condition(kx.Model(Table(matrix), noise=0.0), kx.Data(jnp.eye(n), jnp.zeros(n)))
-    logarithm = -2 * kx.likelihood_terms(c).complexity
+    logarithm = -2 * kx.selection.likelihood_terms(c).complexity
     return logarithm, jnp.exp(logarithm)
 
 

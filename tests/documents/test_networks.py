@@ -119,7 +119,7 @@ def expectation(f, variances, covariance, lower=None):
     return dblquad(integrand, low[0], a, low[1], b, epsabs=1e-11, epsrel=1e-10)[0]
 
 
-class Sine(kx.AbstractActivation):
+class Sine(kx.kernels.AbstractActivation):
     """An activation of a user's own: `φ(u) = sin(u)`."""
 
     def moment(self, pair):
@@ -130,8 +130,8 @@ class Sine(kx.AbstractActivation):
 
 
 ACTIVATIONS = {
-    "relu": (kx.ReLU(), lambda u: u, lambda u: 1.0, 0.0),
-    "erf": (kx.Erf(), erf, lambda u: 2 / math.sqrt(math.pi) * math.exp(-u * u), None),
+    "relu": (kx.kernels.ReLU(), lambda u: u, lambda u: 1.0, 0.0),
+    "erf": (kx.kernels.Erf(), erf, lambda u: 2 / math.sqrt(math.pi) * math.exp(-u * u), None),
     "own": (Sine(), math.sin, math.cos, None),
 }
 
@@ -147,7 +147,7 @@ def test_f19_two_hidden_layers_by_quadrature(name):
     for weight, bias in zip(weights[1:], biases[1:], strict=True):
         moment, slopes = (expectation(f, (q_a, q_b), q_ab, lower) for f in (value, slope))
         cosine = q_ab / math.sqrt(q_a * q_b)
-        pair = kx.GaussianPair(*(jnp.asarray(t) for t in (q_a, q_b, q_ab, 1 - cosine, 1 + cosine)))
+        pair = kx.kernels.GaussianPair(*(jnp.asarray(t) for t in (q_a, q_b, q_ab, 1 - cosine, 1 + cosine)))
         assert_close(activation.moment(pair), moment, 1e-9)
         assert_close(activation.slope_moment(pair), slopes, 1e-9)
         q_a, q_b, q_ab = (bias + weight * t for t in (square(value, q_a, lower), square(value, q_b, lower), moment))
@@ -171,7 +171,7 @@ def test_f19_erf_layer_is_the_arcsine_kernel():
     inner = [BIAS + first * u @ v.T / 2 for u, v in ((X, Z), (X, X), (Z, Z))]
     norms = np.sqrt(np.outer(1 + 2 * np.diag(inner[1]), 1 + 2 * np.diag(inner[2])))
     expected = bias + weight * 2 / np.pi * np.arcsin(2 * inner[0] / norms)
-    assert_close(kx.NNGP(1, kx.Erf(), [first, weight], [BIAS, bias])(X, Z), expected, 1e-13)
+    assert_close(kx.NNGP(1, kx.kernels.Erf(), [first, weight], [BIAS, bias])(X, Z), expected, 1e-13)
 
 
 # --- F19: whole networks ------------------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ def random_network(rng, x, f, slope, width):
 @pytest.mark.parametrize(
     ("activation", "f", "slope"),
     [
-        (kx.ReLU(), lambda u: np.maximum(u, 0), lambda u: 1.0 * (u > 0)),
-        (kx.Erf(), erf, lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u)),
+        (kx.kernels.ReLU(), lambda u: np.maximum(u, 0), lambda u: 1.0 * (u > 0)),
+        (kx.kernels.Erf(), erf, lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u)),
     ],
     ids=["relu", "erf"],
 )
@@ -223,7 +223,7 @@ def test_f19_wide_random_networks(activation, f, slope):
 
 def test_f19_a_network_without_hidden_layers_is_linear():
     for kernel in (kx.NNGP, kx.NTK):
-        assert_close(kernel(0, kx.Erf(), 1.7, 0.4)(X, Z), 0.4 + 1.7 * X @ Z.T / 2, 1e-14)
+        assert_close(kernel(0, kx.kernels.Erf(), 1.7, 0.4)(X, Z), 0.4 + 1.7 * X @ Z.T / 2, 1e-14)
 
 
 # --- F19: derivatives and hard points -----------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_f19_derivatives_in_the_variances():
     theta = np.concatenate([WEIGHT_VARIANCES, BIAS_VARIANCES])
 
     def matrices(theta):
-        return jnp.stack([kernel(2, kx.ReLU(), theta[:3], theta[3:])(PLACES) for kernel in (kx.NNGP, kx.NTK)])
+        return jnp.stack([kernel(2, kx.kernels.ReLU(), theta[:3], theta[3:])(PLACES) for kernel in (kx.NNGP, kx.NTK)])
 
     values, slopes = jax.jit(lambda theta: (matrices(theta), jax.jacfwd(matrices)(theta)))(jnp.asarray(theta))
     assert_close(values, relu_kernels(theta), 1e-13)
@@ -307,7 +307,7 @@ def test_f19_deep_kernels_have_finite_derivatives_everywhere():
         return jax.vmap(of_pair)(left, right)
 
     for bias in (0.0, 0.3):
-        gradients, hessians = derivatives(kx.NTK(2, kx.ReLU(), np.float32(1.3), np.float32(bias)))
+        gradients, hessians = derivatives(kx.NTK(2, kx.kernels.ReLU(), np.float32(1.3), np.float32(bias)))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradients, hessians)))
         assert all(np.abs(leaf).max() < 100 for leaf in jax.tree.leaves(gradients))
 
@@ -340,7 +340,7 @@ def test_f19_repeated_rows_repeat_the_gram_matrix(columns):
 def test_f19_networks_are_fitted():
     """Start and optimum: the start has the targets' variance, and at the end the likelihood is better and stationary."""
     data = kx.Data(X, Y)
-    for kernel in (kx.NNGP(depth=2), kx.NTK(1, kx.Erf()), kx.ArcCosine(1, np.ones(2))):
+    for kernel in (kx.NNGP(depth=2), kx.NTK(1, kx.kernels.Erf()), kx.ArcCosine(1, np.ones(2))):
         start = kx.initialise(kx.Model(kernel, noise=0.1), data)
         assert_close(jnp.mean(start.kernel.diag(jnp.asarray(X))), np.var(Y), 1e-5)
     model = kx.Model(kx.NNGP(depth=2), noise=0.1)
@@ -361,7 +361,7 @@ def test_f19_networks_are_fitted():
         (lambda: kx.NNGP(2, weight_variance=np.ones(2)), ValueError, "3 layers of weights"),
         (lambda: kx.NTK(1, bias_variance=np.ones((2, 1))), ValueError, "2 layers of weights"),
         (lambda: kx.NNGP(1, bias_variance=-0.1), ValueError, "bias_variance must be"),
-        (lambda: kx.NNGP(1, kx.ReLU), TypeError, "instance"),
+        (lambda: kx.NNGP(1, kx.kernels.ReLU), TypeError, "instance"),
     ],
 )
 def test_f19_bad_networks_are_refused(build, error, words):

@@ -152,7 +152,7 @@ def test_f31_the_path_takes_ridges_in_any_order(rough):
 
 
 def test_f31_the_default_grid_spans_interpolation_to_the_constant(rough):
-    ridges = np.asarray(kx.default_ridges(rough, 6))
+    ridges = np.asarray(kx.selection.default_ridges(rough, 6))
     top = np.linalg.eigvalsh(K_ROUGH)[-1]
     np.testing.assert_allclose(ridges, np.geomspace(1e-10 * top, 10 * top, 6), rtol=1e-12)
 
@@ -182,7 +182,7 @@ def test_f27_fold_residuals_are_those_of_refits(solver, folds):
     c = kx.condition(kx.Model(ROUGH, noise=0.2), DATA, solver)
     assert_close(kx.kfold_residuals(c, asked), fold_refits(K_ROUGH, Y, 0.2, labels))
     scores = fold_scores(K_ROUGH, Y, 0.2, labels)
-    assert_close(kx.fold_mse(c, asked), scores)
+    assert_close(kx.selection.fold_mse(c, asked), scores)
     assert_close(kx.kfold_mse(c, asked), np.mean(scores))
 
 
@@ -193,7 +193,7 @@ def test_f27_n_folds_are_leave_one_out(rough):
 @pytest.mark.parametrize("solver", [kx.Cholesky(), EIGH], ids=repr)
 def test_f27_fold_residuals_of_several_outputs_without_ridge(solver):
     c = kx.condition(kx.Model(ROUGH, noise=0.0), kx.Data(X, TWO), solver)
-    residuals, scores = eqx.filter_jit(lambda c: (kx.kfold_residuals(c, LABELS), kx.fold_mse(c, LABELS)))(c)
+    residuals, scores = eqx.filter_jit(lambda c: (kx.kfold_residuals(c, LABELS), kx.selection.fold_mse(c, LABELS)))(c)
     assert_close(residuals, fold_refits(K_ROUGH, TWO, 0.0, LABELS), 1e-9)
     assert_close(scores, fold_scores(K_ROUGH, TWO, 0.0, LABELS), 1e-9)
 
@@ -208,10 +208,10 @@ def test_f27_padding_moves_no_row_to_another_fold():
     residuals = np.asarray(kx.kfold_residuals(c, 3))
     assert_close(residuals[rows], fold_refits(K, y, 0.2, labels))
     np.testing.assert_array_equal(residuals[~mask], 0.0)
-    assert_close(kx.fold_mse(c, 3), fold_scores(K, y, 0.2, labels))
+    assert_close(kx.selection.fold_mse(c, 3), fold_scores(K, y, 0.2, labels))
     # Label -1 belongs to the last row only, which is masked.
     assert_close(np.asarray(kx.kfold_residuals(c, LABELS))[rows], fold_refits(K, y, 0.2, LABELS[rows]))
-    scores = np.asarray(kx.fold_mse(c, LABELS))
+    scores = np.asarray(kx.selection.fold_mse(c, LABELS))
     assert np.isnan(scores[0])
     assert_close(scores[1:], fold_scores(K, y, 0.2, LABELS[rows]))
     assert_close(kx.kfold_mse(c, LABELS), np.mean(scores[1:]))
@@ -406,7 +406,7 @@ def l_curve_curvature(t, h=3e-3):
 class Given(kx.AbstractKernel):
     """A kernel known by its Gram matrix: the inputs are row numbers."""
 
-    matrix: jax.Array = kx.real()
+    matrix: jax.Array = kx.parameters.real()
 
     def pair(self, a, b):
         return self.matrix[a[0].astype(int), b[0].astype(int)]
@@ -482,7 +482,7 @@ def test_f30_only_the_ratio_of_ridge_and_variance_counts(smooth):
     twice = kx.condition(kx.Model(2.0 * kx.Matern52(1.0), noise=2 * SIGMA2), DATA, EIGH)
     x_new = np.linspace(-3.0, 3.0, 7)[:, None]
     assert_close(kx.mean(twice, x_new), kx.mean(smooth, x_new), 1e-12)
-    quantities = (kx.loo_residuals, kx.gcv, kx.effective_degrees_of_freedom, kx.kfold_mse, kx.kfold_residuals)
+    quantities = (kx.loo_residuals, kx.gcv, kx.selection.effective_degrees_of_freedom, kx.kfold_mse, kx.kfold_residuals)
     all_of_them = eqx.filter_jit(lambda c: [quantity(c) for quantity in quantities])
     for got, want in zip(all_of_them(twice), all_of_them(smooth), strict=True):
         assert_close(got, want, 1e-12)

@@ -450,7 +450,7 @@ def test_h41_one_compilation_for_all_numbers():
 
 
 def test_many_machines_are_single_ones():
-    many = kx.condition_many(learners.SVR(KERNEL, C=2.0, epsilon=0.1), [REGRESSION, kx.Data(X, Y**2)])
+    many = kx.fitting.condition_many(learners.SVR(KERNEL, C=2.0, epsilon=0.1), [REGRESSION, kx.Data(X, Y**2)])
     for own, y in zip(many, (Y, Y**2), strict=True):
         single, _ = solved("SVR", 2.0, epsilon=0.1, y=y)
         np.testing.assert_allclose(own.coefficients, single.coefficients, rtol=0, atol=1e-12)

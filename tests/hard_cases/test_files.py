@@ -22,7 +22,7 @@ def path(tmp_path):
 
 def refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(kx.FileError) as caught:
+    with pytest.raises(kx.io.FileError) as caught:
         kx.load(path)
     assert str(path) in str(caught.value)
     return str(caught.value)
@@ -111,7 +111,7 @@ def test_h35_double_precision_where_jax_is_set_to_single(path):
 import sys, numpy as np, jax, kernax as kx
 try:
     kx.load(sys.argv[1])
-except kx.FileError as error:
+except kx.io.FileError as error:
     print(error)
 model = kx.load(sys.argv[1], dtype="float32")
 print(model.noise.dtype, model.kernel.kernels[0].kernel.lengthscale.dtype, float(model.noise) == np.float32(0.1))
@@ -164,7 +164,7 @@ def test_h36_depth_without_end(path):
     path.write_bytes(changed(path, lambda s: s.update(value=deep)))
     try:
         loaded = kx.load(path)
-    except kx.FileError:
+    except kx.io.FileError:
         return
     assert isinstance(loaded, tuple)
 

@@ -71,7 +71,7 @@ def test_h21_a_parameter_driven_to_its_end_stops_there_and_is_flagged(objective,
 
 
 def test_h21_data_without_noise_drive_the_noise_to_its_floor():
-    model = kx.with_bijector(MODEL, lambda m: m.noise, kx.Positive(floor=1e-3))
+    model = kx.with_bijector(MODEL, lambda m: m.noise, kx.bijectors.Positive(floor=1e-3))
     data = kx.Data(X, np.sin(0.5 * X[:, 0]))
     fit = kx.fit(model, data)
     np.testing.assert_allclose(fit.model.noise, 1e-3, rtol=1e-2)

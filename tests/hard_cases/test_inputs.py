@@ -59,7 +59,7 @@ def test_h01_not_finite_samples_and_densities_are_refused(conditioned):
     with pytest.raises(ValueError, match=r"^x has NaN"):
         kx.sample(MODEL, with_entry(X_NEW, (0, 0), np.inf), key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"^y has NaN"):
-        kx.negative_log_predictive_density(conditioned, X_NEW, np.full(5, np.nan))
+        kx.posterior.negative_log_predictive_density(conditioned, X_NEW, np.full(5, np.nan))
 
 
 def test_h01_not_finite_rows_behind_a_mask_are_no_fault():
@@ -178,7 +178,7 @@ def test_h06_outputs_keep_the_shape_of_y(conditioned):
 
 def test_h06_targets_of_another_shape_than_the_predictions_are_refused(conditioned):
     with pytest.raises(ValueError, match=r"^y has shape \(5, 1\), but the predictions have \(5,\)"):
-        kx.negative_log_predictive_density(conditioned, X_NEW, np.zeros((5, 1)))
+        kx.posterior.negative_log_predictive_density(conditioned, X_NEW, np.zeros((5, 1)))
 
 
 def test_h07_lengths_that_differ_are_refused():
@@ -307,7 +307,7 @@ def test_h17_data_without_variety_give_no_nan(case):
         prediction = kx.predict(c, X_NEW)
         finite += [c.alpha, prediction.mean, prediction.variance, kx.log_marginal_likelihood(c), kx.loo_residuals(c)]
     assert all(np.isfinite(leaf).all() for leaf in finite)
-    np.testing.assert_array_less(fit.value, kx.negative_log_marginal_likelihood(kx.condition(start, data)) + 1e-9)
+    np.testing.assert_array_less(fit.value, kx.selection.negative_log_marginal_likelihood(kx.condition(start, data)) + 1e-9)
 
 
 def test_h18_many_more_columns_than_rows_take_the_dual_path():

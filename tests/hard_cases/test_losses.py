@@ -102,7 +102,7 @@ def test_outliers_only():
 class Scaled(kx.AbstractKernel):
     """No kernel at all if the scale is negative."""
 
-    scale: jax.Array = kx.real()
+    scale: jax.Array = kx.parameters.real()
 
     def pair(self, a, b):
         return self.scale * jnp.exp(-jnp.sum((a - b) ** 2))

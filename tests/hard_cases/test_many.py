@@ -20,7 +20,7 @@ from kernax.fitting import _many, _streams
 from kernax.fitting._fingerprints import fingerprint
 
 
-class Turning(kx.AbstractStationary):
+class Turning(kx.kernels.AbstractStationary):
     """`exp(-r²/2ℓ²)`, and -2 beyond a hundred lengthscales: no kernel for rows that lie so far apart."""
 
     lengthscale: jax.Array = kx.positive(default=1.0)
@@ -449,7 +449,11 @@ WIDE = (np.zeros((4, 2)), np.zeros(4))
             ValueError,
             "nothing to fit",
         ),
-        (lambda: kx.fit_many(MODEL, SETS, trainable=kx.trainable(NOISY_ROWS)), ValueError, r"make it with kx\.freeze"),
+        (
+            lambda: kx.fit_many(MODEL, SETS, trainable=kx.parameters.trainable(NOISY_ROWS)),
+            ValueError,
+            r"make it with kx\.freeze",
+        ),
         (lambda: kx.fit_many(MODEL, SETS, max_steps=0), ValueError, "max_steps"),
         (lambda: kx.fit_many(MODEL, SETS, devices=[]), ValueError, "devices"),
         (lambda: kx.fit_many([MODEL] * 12, SETS, shared=True), ValueError, "one fit of one model"),
@@ -460,7 +464,7 @@ WIDE = (np.zeros((4, 2)), np.zeros(4))
         (lambda: kx.predict_many(MODEL, SETS, None), TypeError, "x must"),
         (lambda: kx.predict_many(MODEL, [], np.zeros((2, 1))), ValueError, "there is no dataset"),
         (lambda: kx.predict_many([MODEL] * 2, SETS, np.zeros((2, 1))), ValueError, "2 models for 12 datasets"),
-        (lambda: kx.condition_many([MODEL] * 2, SETS), ValueError, "2 models for 12 datasets"),
+        (lambda: kx.fitting.condition_many([MODEL] * 2, SETS), ValueError, "2 models for 12 datasets"),
     ],
 )
 def test_calls_that_make_no_sense_say_what_to_write(call, error, words):
@@ -474,7 +478,7 @@ def test_calls_that_make_no_sense_say_what_to_write(call, error, words):
         lambda: kx.fit_many(MODEL, SETS, solver="eigh"),
         lambda: kx.fit_many(MODEL, SETS, objective="loo"),
         lambda: kx.fit_many(MODEL, SETS, optimiser="adam"),
-        lambda: kx.condition_many(MODEL, SETS, "eigh"),
+        lambda: kx.fitting.condition_many(MODEL, SETS, "eigh"),
         lambda: kx.predict_many(MODEL, SETS, np.zeros((2, 1)), solver="eigh"),
     ],
 )
@@ -486,7 +490,7 @@ def test_what_is_no_strategy_is_refused(call):
 def test_refits_want_the_same_datasets(fits):
     failed = eqx.tree_at(lambda f: f.result, fits, jax.tree.map(jnp.ones_like, fits.result))
     with pytest.raises(ValueError, match="give the same ones"):
-        kx.refit_many(failed, SETS[:3])
+        kx.fitting.refit_many(failed, SETS[:3])
 
 
 def test_fingerprints_tell_every_number_apart():
@@ -517,16 +521,16 @@ def test_tables_of_nothing_and_of_names_in_several_parts(fits):
 def test_a_refit_repeats_what_was_asked_before():
     held = kx.freeze(MODEL, where=lambda m: m.noise)
     first = kx.fit_many(MODEL, SETS[:3], objective=kx.loo_mse, trainable=held, max_steps=2)
-    again = kx.refit_many(first, SETS[:3])
+    again = kx.fitting.refit_many(first, SETS[:3])
     np.testing.assert_array_equal(again.model.noise, first.model.noise)
     assert np.all(again.value <= first.value)
     with pytest.raises(ValueError, match="different objectives cannot be compared"):
-        kx.refit_many(first, SETS[:3], objective=kx.gcv)
+        kx.fitting.refit_many(first, SETS[:3], objective=kx.gcv)
 
 
 def test_a_refit_of_a_selection_finds_its_datasets():
     whole = kx.fit_many(MODEL, SETS[:6], max_steps=2)
-    some = kx.refit_many(whole[[4, 1]], SETS[:6])
+    some = kx.fitting.refit_many(whole[[4, 1]], SETS[:6])
     chex.assert_trees_all_close(some.value, kx.fit_many(MODEL, SETS[:6]).value[jnp.array([4, 1])], rtol=1e-8)
 
 

@@ -147,7 +147,7 @@ def single():
             "likelihood": float(kx.log_marginal_likelihood(c)),
             "gradient": [float(gradient.kernel.variance), float(gradient.kernel.kernel.lengthscale), float(gradient.noise)],
             "fit": float(fit.value),
-            "smooth result": kx.Result[smooth.result],
+            "smooth result": kx.solvers.result_name(smooth.result),
             "smooth jitter": float(smooth.jitter),
             "smooth mean": kx.mean(smooth, grid[::50]).tolist(),
         }))

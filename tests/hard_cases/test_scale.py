@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernax as kx
-from kernax.posterior import _chunks
+from kernax import rows
 from tests.hard_cases import oracle
 
 RNG = np.random.default_rng(5)
@@ -40,7 +40,7 @@ def test_h40_answers_in_chunks_are_the_same(monkeypatch):
     x_new = RNG.normal(size=(23, 2))
     c = kx.condition(kx.Model(kx.RBF(1.0), 0.1), kx.Data(XS[0], YS[0]))
     with monkeypatch.context() as patch:
-        patch.setattr(_chunks, "_ENTRIES", 200)
+        patch.setattr(rows, "_ENTRIES", 200)
         program = jax.jit(kx.predict).lower(c, x_new)
         text = program.as_text()
         got = program.compile()(c, x_new)
@@ -90,7 +90,7 @@ def answers(x, y, x_new, lengthscale):
         "variance": prediction.variance,
         "likelihood": kx.log_marginal_likelihood(c),
         "leave one out": kx.loo_residuals(c),
-        "norm": kx.rkhs_norm(c),
+        "norm": kx.posterior.rkhs_norm(c),
     }
 
 

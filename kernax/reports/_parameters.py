@@ -9,7 +9,7 @@ import numpy as np
 from kernax.kernels import AbstractKernel, AbstractStationary, FeatureMap, Power, Product, Scale, Select, Sum, Warp
 from kernax.parameters import owner_and_field, parameter_name, parameters, setting, unit
 from kernax.parameters._tree import has_own_range
-from kernax.report._report import Parameter
+from kernax.reports._report import Parameter
 
 _MOST_ENTRIES = 12
 

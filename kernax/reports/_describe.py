@@ -14,13 +14,13 @@ from kernax.fitting._fits import NUM_FACTS
 from kernax.learners import SVR, SupportVectors
 from kernax.learners._machines import AbstractExpansion
 from kernax.model import AbstractModel, Conditioned, condition
-from kernax.report import _advice
-from kernax.report._condition import condition_estimate
-from kernax.report._parameters import Names, described_parameters, names_of
-from kernax.report._report import Entry, Report
-from kernax.report._scores import scores
+from kernax.reports import _advice
+from kernax.reports._condition import condition_estimate
+from kernax.reports._parameters import Names, described_parameters, names_of
+from kernax.reports._report import Entry, Report
+from kernax.reports._scores import scores
 from kernax.selection import log_marginal_likelihood
-from kernax.solvers import Result, is_usable, result_name
+from kernax.solvers import is_usable, result_name, result_text
 
 
 def report(
@@ -167,7 +167,7 @@ def _result(result: Any) -> Entry:
 
 
 def _on_result(result: Any) -> list[str]:
-    return [] if result_name(result) == "successful" else [Result[result]]
+    return [] if result_name(result) == "successful" else [result_text(result)]
 
 
 def _kind(model: AbstractModel) -> str:

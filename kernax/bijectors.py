@@ -1,4 +1,8 @@
-"""Maps between the space the optimiser walks in and the values a parameter may take."""
+"""Bijectors: maps between unconstrained numbers, which optimisers work on, and the values that a parameter may take.
+
+Used with `kx.with_bijector(model, where, kx.bijectors.Interval(0.1, 10.0))`. The fields `kx.positive()`,
+`kx.parameters.real()` and `kx.parameters.interval()` have one each.
+"""
 
 import abc
 import dataclasses
@@ -9,35 +13,41 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+__all__ = ["AbstractBijector", "Interval", "Positive", "Real", "Softplus"]
+
 
 class AbstractBijector(abc.ABC):
-    """A smooth, monotone, elementwise map. Instances are hashable: they are part of a model's structure."""
+    """A smooth, monotone, elementwise map from unconstrained numbers to the values that a parameter may take.
+
+    A class of your own defines the four abstract methods. Instances must be hashable (a frozen dataclass is), because they
+    are part of the structure of a model.
+    """
 
     @abc.abstractmethod
     def forward(self, unconstrained: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """The parameter's value."""
+        """The parameter's value for an unconstrained number."""
 
     @abc.abstractmethod
     def inverse(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """The unconstrained number behind a value."""
+        """The unconstrained number for a value."""
 
     @abc.abstractmethod
     def fault(self, value: np.ndarray) -> str | None:
-        """What is wrong with `value`, in words that follow "must be"; None if nothing is."""
+        """What `value` must be, for an error message (for example `"finite and positive"`); None if it is valid."""
 
     @abc.abstractmethod
     def at_bound(self, value: Float[Array, "*s"]) -> Bool[Array, "*s"]:
-        """Whether the value sits at an end of its range."""
+        """Whether the value is at an end of its range."""
 
     def log_jacobian(self, unconstrained: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`log |d value / d unconstrained|`, elementwise: what a sampler adds to a density of the value."""
+        """`log |d value / d unconstrained|`, elementwise. A sampler adds it to the log-density of the value."""
         _, slope = jax.jvp(self.forward, (unconstrained,), (jnp.ones_like(unconstrained),))
         return jnp.log(jnp.abs(slope))
 
 
 @dataclasses.dataclass(frozen=True)
 class Real(AbstractBijector):
-    """Any real number: the identity."""
+    """Any real number. The map is the identity."""
 
     def forward(self, unconstrained):
         return unconstrained
@@ -54,11 +64,15 @@ class Real(AbstractBijector):
 
 @dataclasses.dataclass(frozen=True)
 class Positive(AbstractBijector):
-    """A positive number, walked in its logarithm: `exp(u)`, held between `floor` and `ceiling`.
+    """A positive number, optimised in its logarithm: `exp(u)`, clipped to `floor` and `ceiling`.
 
-    The logarithm makes a step a *factor*, which suits scales of unknown magnitude. The range keeps every square and
-    quotient of parameters finite in float32 as well. `zero_allowed` admits the value 0 itself (noise-free data),
-    which no optimiser can start from.
+    A step of the optimiser multiplies the value by a factor, which suits scales of unknown magnitude.
+
+    **Arguments:**
+
+    - `floor`, `ceiling`: the smallest and the largest value. The defaults keep squares and quotients of parameters finite
+        in float32 too.
+    - `zero_allowed`: allow the value 0 (noise-free data). A parameter that is 0 cannot be fitted.
     """
 
     floor: float = 1e-15
@@ -67,10 +81,10 @@ class Positive(AbstractBijector):
 
     def __post_init__(self):
         if not 0 < self.floor < self.ceiling < math.inf:
-            raise ValueError(f"Positive wants 0 < floor < ceiling, got {self.floor} and {self.ceiling}.")
+            raise ValueError(f"Positive needs 0 < floor < ceiling, got {self.floor} and {self.ceiling}.")
 
     def forward(self, unconstrained):
-        # Two plain selects: the derivative of `clip` shares it out between ties, at some cost in compilation.
+        # Two selects instead of `clip`, whose derivative at ties takes longer to compile.
         low, high = math.log(self.floor), math.log(self.ceiling)
         return jnp.exp(jnp.where(unconstrained < low, low, jnp.where(unconstrained > high, high, unconstrained)))
 
@@ -88,7 +102,14 @@ class Positive(AbstractBijector):
 
 @dataclasses.dataclass(frozen=True)
 class Softplus(AbstractBijector):
-    """A positive number as `floor + log(1 + exp(u))`: steps are differences where the value is large."""
+    """A positive number, `floor + log(1 + exp(u))`.
+
+    Where the value is large, a step of the optimiser adds to it (`Positive` multiplies it by a factor).
+
+    **Arguments:**
+
+    - `floor`: the smallest value.
+    """
 
     floor: float = 1e-15
 
@@ -97,7 +118,7 @@ class Softplus(AbstractBijector):
 
     def inverse(self, value):
         excess = jnp.maximum(value - self.floor, self.floor)
-        # log(exp(e) - 1), written so that a large e does not overflow.
+        # This is log(exp(e) - 1), in a form that does not overflow for large e.
         return excess + jnp.log(-jnp.expm1(-excess))
 
     def fault(self, value):
@@ -109,20 +130,25 @@ class Softplus(AbstractBijector):
 
 @dataclasses.dataclass(frozen=True)
 class Interval(AbstractBijector):
-    """A number strictly between `lower` and `upper`: `lower + (upper - lower) * sigmoid(u)`."""
+    """A number between two bounds, `lower + (upper - lower) * sigmoid(u)`.
+
+    **Arguments:**
+
+    - `lower`, `upper`: the bounds, both finite.
+    """
 
     lower: float
     upper: float
 
     def __post_init__(self):
         if not -math.inf < self.lower < self.upper < math.inf:
-            raise ValueError(f"Interval wants lower < upper, both finite, got {self.lower} and {self.upper}.")
+            raise ValueError(f"Interval needs lower < upper, both finite, got {self.lower} and {self.upper}.")
 
     def forward(self, unconstrained):
         return self.lower + (self.upper - self.lower) * jax.nn.sigmoid(unconstrained)
 
     def inverse(self, value):
-        # Kept a hair inside, so that a value at an end maps to a finite number.
+        # Values at a bound are moved slightly inside, so that they map to a finite number.
         edge = 4 * jnp.finfo(value.dtype).eps
         share = jnp.clip((value - self.lower) / (self.upper - self.lower), edge, 1 - edge)
         return jnp.log(share) - jnp.log1p(-share)

@@ -1,4 +1,8 @@
-"""Log-densities of a parameter's constrained value. Any function of the value may stand in for one of these."""
+"""Priors: log-densities of a parameter's constrained value.
+
+Used with `kx.with_prior(model, where, kx.priors.LogNormal(0.0, 1.0))`. Any function of the value that returns a log-density
+can be used in place of these classes. A prior with a method `sample` is also used for random starting points.
+"""
 
 import dataclasses
 import math
@@ -8,12 +12,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+__all__ = ["Gamma", "HalfNormal", "LogNormal", "Normal", "Prior"]
+
 Prior = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+"""A log-density of a parameter's value, elementwise."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Normal:
-    """`N(mean, sd²)`."""
+    """The normal distribution `N(mean, sd²)`.
+
+    **Arguments:**
+
+    - `mean`, `sd`: mean and standard deviation.
+    """
 
     mean: float = 0.0
     sd: float = 1.0
@@ -30,7 +42,12 @@ class Normal:
 
 @dataclasses.dataclass(frozen=True)
 class LogNormal:
-    """The value's logarithm is `N(mean, sd²)`; `exp(mean)` is its median."""
+    """The log-normal distribution: the logarithm of the value is `N(mean, sd²)`, and the median is `exp(mean)`.
+
+    **Arguments:**
+
+    - `mean`, `sd`: mean and standard deviation of the logarithm.
+    """
 
     mean: float = 0.0
     sd: float = 1.0
@@ -48,7 +65,12 @@ class LogNormal:
 
 @dataclasses.dataclass(frozen=True)
 class HalfNormal:
-    """The absolute value of `N(0, scale²)`: favours small values without forbidding large ones."""
+    """The half-normal distribution: the absolute value of a number drawn from `N(0, scale²)`.
+
+    **Arguments:**
+
+    - `scale`: standard deviation of the normal distribution.
+    """
 
     scale: float = 1.0
 
@@ -64,7 +86,13 @@ class HalfNormal:
 
 @dataclasses.dataclass(frozen=True)
 class Gamma:
-    """Density `∝ v^(concentration-1) exp(-rate v)`; mean `concentration / rate`."""
+    """The gamma distribution: density proportional to `v^(concentration-1) exp(-rate v)`, mean `concentration / rate`.
+
+    **Arguments:**
+
+    - `concentration`: the shape parameter.
+    - `rate`: the inverse scale.
+    """
 
     concentration: float
     rate: float = 1.0

@@ -6,10 +6,10 @@ import numpy as np
 
 from kernax.means import Zero
 from kernax.model import Conditioned
-from kernax.report._changes import along_columns, terms
-from kernax.report._parameters import Names, lengthscales
-from kernax.report._report import Parameter
-from kernax.report._scores import Scores
+from kernax.reports._changes import along_columns, terms
+from kernax.reports._parameters import Names, lengthscales
+from kernax.reports._report import Parameter
+from kernax.reports._scores import Scores
 
 _SMALL = 0.1
 """A change that is this share of the targets' deviation is next to none."""
@@ -183,7 +183,7 @@ def on_fits(fits: Any, table: dict[str, np.ndarray]) -> list[str]:
         named = ", ".join(repr(fits.keys[i]) for i in failed[:_MOST_NAMED]) + (", …" if len(failed) > _MOST_NAMED else "")
         said.append(
             f"{len(failed)} did not end successful ({named}): look at fits[fits.failed].table(), or try them again with "
-            "kx.refit_many(fits, datasets, restarts=2)."
+            "kx.fitting.refit_many(fits, datasets, restarts=2)."
         )
     hit = np.sum(table["at_bound"] != "")
     if hit > 0.2 * len(fits):

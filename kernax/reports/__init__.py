@@ -1,0 +1,7 @@
+"""Reports: a summary of a fit, or of a conditioned model, as text, as HTML and as plain data."""
+
+from kernax.reports._condition import condition_estimate
+from kernax.reports._describe import report
+from kernax.reports._report import Entry, Parameter, Report
+
+__all__ = ["Entry", "Parameter", "Report", "condition_estimate", "report"]
