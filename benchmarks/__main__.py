@@ -25,6 +25,7 @@ MODULES = {
     "memory": "memory",
     "import": "import_time",
     "accuracy": "accuracy",
+    "kronecker": "kronecker",
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",

@@ -65,11 +65,11 @@ class AbstractGram(eqx.Module):
         # The known rows first: a kernel that centres its inputs does so by these, whatever the new ones are.
         return map_rows(lambda block: matmul(self.kernel.gram(known, block).T, v), x, self.n)
 
-    def factors(self) -> list[Float[Array, "k k"]] | None:
+    def factors(self) -> list[Float[Array, "_ _"]] | None:
         """Matrices whose Kronecker product K is if every row counts; `None` if K has no such form."""
         return None
 
-    def cross_factors(self, x: Rows) -> list[Float[Array, "k m"]] | None:
+    def cross_factors(self, x: Rows) -> list[Float[Array, "_ m"]] | None:
         """Matrices whose product, column by column, is `k(X, x)` for new rows x if every row counts; `None` likewise."""
         del x
         return None

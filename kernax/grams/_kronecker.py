@@ -48,7 +48,7 @@ class KroneckerGram(AbstractGram):
         return map_rows(lambda block: summed_by_columns(self.cross_factors(block), v), x, width)
 
 
-def along_axes(matrices: Sequence[Float[Array, "k l"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
+def along_axes(matrices: Sequence[Float[Array, "_ _"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
     """`(M_1 ⊗ M_2 ⊗ …) v`, one axis after the other: O(n Σ n_i)."""
     out = v.reshape(*(matrix.shape[1] for matrix in matrices), v.shape[1])
     for axis, matrix in enumerate(matrices):
@@ -56,7 +56,7 @@ def along_axes(matrices: Sequence[Float[Array, "k l"]], v: Float[Array, "n p"]) 
     return out.reshape(-1, v.shape[1])
 
 
-def by_columns(parts: Sequence[Float[Array, "k m"]]) -> Float[Array, "n m"]:
+def by_columns(parts: Sequence[Float[Array, "_ m"]]) -> Float[Array, "n m"]:
     """The Kronecker product of the columns of matrices, column by column."""
     product = parts[0]
     for part in parts[1:]:
@@ -64,7 +64,7 @@ def by_columns(parts: Sequence[Float[Array, "k m"]]) -> Float[Array, "n m"]:
     return product
 
 
-def summed_by_columns(parts: Sequence[Float[Array, "k m"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
+def summed_by_columns(parts: Sequence[Float[Array, "_ m"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
     """`by_columns(parts)ᵀ v`, without making that product: O(n p) a column."""
     first, *others = parts
     out = matmul(first.T, v.reshape(first.shape[0], -1))

@@ -1,14 +1,16 @@
 """A full grid, a product kernel and one noise: `A = K_1 ⊗ K_2 ⊗ … + shift·I`, by an eigendecomposition for each axis.
 
-With `K_a = V_a Λ_a V_aᵀ`, A has the eigenvectors `V_1 ⊗ V_2 ⊗ …` and the eigenvalues `λ_1 λ_2 … + shift`. The eigenvectors
-are constants for derivatives: all that is asked is a function of A, so equal eigenvalues do no harm. The derivatives are
+With `K_a = V_a Λ_a V_aᵀ`, A has the eigenvectors `V_1 ⊗ V_2 ⊗ …` and the eigenvalues `λ_1 λ_2 … + shift`. Derivatives take
+the eigenvectors for constants. Equal eigenvalues do no harm, since all answers are functions of A itself:
 
-    δ log det A = Σ_a ⟨W_a, δK_a⟩ + tr(A⁻¹) δshift,   W_a = V_a diag(Σ over the other axes of λ_b λ_c … / eigenvalue) V_aᵀ,
+    δ log det A = Σ_a ⟨W_a, δK_a⟩ + tr(A⁻¹) δshift,   W_a = V_a diag(w(λ_i)) V_aᵀ,   w(λ) = Σ_k μ_k / (λ μ_k + shift),
 
-    δ W_a = V_a ((δw_a)[λ_i, λ_j] ∘ V_aᵀ δK_a V_a) V_aᵀ + what the other axes add to its diagonal,
+where k runs over all combinations of the other axes and μ_k is the product of their eigenvalues. Seen from the eigenvectors,
+`δW_a` is `δK_a` times the divided differences of w, entry by entry. They are
 
-where the divided difference `w[λ_i, λ_j]` of `w(λ) = Σ_k μ_k / (λ μ_k + shift)` is `-Σ_k μ_k² / ((λ_i μ_k + shift)(λ_j μ_k + shift))`
-without any quotient of differences.
+    (w(λ_i) - w(λ_j)) / (λ_i - λ_j) = -Σ_k μ_k / (λ_i μ_k + shift) · μ_k / (λ_j μ_k + shift),
+
+which has no small denominator. What the other axes add to `δW_a` is diagonal there.
 """
 
 import math
@@ -31,15 +33,15 @@ from kernax.solvers._eigh import Outlook
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_usable
 
-Parameters = tuple[tuple[Float[Array, "k k"], ...], Float[Array, ""]]
+Parameters = tuple[tuple[Float[Array, "_ _"], ...], Float[Array, ""]]
 """What A is made of: the factors and the shift. Derivatives are taken in these."""
 
 
 class Axes(eqx.Module):
     """The eigenvectors and eigenvalues of each axis, and the shift: constants for derivatives."""
 
-    vectors: tuple[Float[Array, "k k"], ...]
-    values: tuple[Float[Array, " k"], ...]
+    vectors: tuple[Float[Array, "_ _"], ...]
+    values: tuple[Float[Array, " _"], ...]
     shift: Float[Array, ""]
 
     @property
@@ -60,13 +62,13 @@ class Axes(eqx.Module):
         """`A⁻¹ b`."""
         return along_axes(self.vectors, self.transformed(b) / self.spectrum.reshape(-1, 1))
 
-    def explained(self, parts: list[Float[Array, "k m"]]) -> Float[Array, " m"]:
+    def explained(self, parts: list[Float[Array, "_ m"]]) -> Float[Array, " m"]:
         """`cᵀ A⁻¹ c` for every column c of `by_columns(parts)`."""
         squares = [matmul(vectors.T, part) ** 2 for vectors, part in zip(self.vectors, parts, strict=True)]
         return summed_by_columns(squares, 1.0 / self.spectrum.reshape(-1, 1))[:, 0]
 
 
-def _outer(values: tuple[Float[Array, " k"], ...]) -> Float[Array, "*shape"]:
+def _outer(values: tuple[Float[Array, " _"], ...]) -> Float[Array, "*shape"]:
     """All products of one entry of each vector."""
     out = values[0]
     for vector in values[1:]:
@@ -79,8 +81,8 @@ class KroneckerSystem(AbstractSystem):
 
     gram: AbstractGram
     noise: Float[Array, ""]
-    vectors: tuple[Float[Array, "k k"], ...]
-    values: tuple[Float[Array, " k"], ...]
+    vectors: tuple[Float[Array, "_ _"], ...]
+    values: tuple[Float[Array, " _"], ...]
     outlook: Outlook
     jitter: Float[Array, ""]
     result: Any
@@ -146,8 +148,8 @@ class Kronecker(AbstractSolver):
         missing = int(np.sum(~np.asarray(mask))) if is_concrete(mask) else 0
         if missing:
             raise ValueError(
-                f"kx.Kronecker() needs every cell of the grid, and {missing} of {mask.size} do not count: use kx.CG(), whose "
-                "products keep the grid."
+                f"kx.Kronecker() needs every cell of the grid, and {missing} of {mask.size} do not count: use kx.CG(), "
+                "whose products keep the grid."
             )
 
     def prepare(self, gram, noise):
@@ -178,9 +180,7 @@ def _decomposed(factor: Float[Array, "k k"]) -> tuple[Float[Array, "k k"], Float
     return jnp.where(sound, vectors, jnp.eye(factor.shape[0], dtype=factor.dtype)), jnp.where(sound, values, jnp.nan)
 
 
-def _outlook(
-    factors: list[Float[Array, "k k"]], values: tuple[Float[Array, " k"], ...], mask: Bool[Array, " n"]
-) -> Outlook:
+def _outlook(factors: list[Float[Array, "_ _"]], values: tuple[Float[Array, " _"], ...], mask: Bool[Array, " n"]) -> Outlook:
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(factor)) for factor in factors]))
     diagonals = [jnp.diagonal(factor) for factor in factors]
     return Outlook(
@@ -195,8 +195,8 @@ def _outlook(
 def _assembled(
     gram: AbstractGram,
     noise: Float[Array, ""],
-    vectors: tuple[Float[Array, "k k"], ...],
-    values: tuple[Float[Array, " k"], ...],
+    vectors: tuple[Float[Array, "_ _"], ...],
+    values: tuple[Float[Array, " _"], ...],
     outlook: Outlook,
     max_jitter: float | None,
 ) -> KroneckerSystem:
@@ -205,7 +205,16 @@ def _assembled(
     # A mask that is traced can be reported only.
     complete = jnp.all(gram.mask) | (result == Result.empty)
     result = Result.where(complete, result, Result.too_few_rows)
-    return KroneckerSystem(gram, noise, vectors, values, outlook, jitter, result, max_jitter)
+    return KroneckerSystem(
+        gram=gram,
+        noise=noise,
+        vectors=vectors,
+        values=values,
+        outlook=outlook,
+        jitter=jitter,
+        result=result,
+        max_jitter=max_jitter,
+    )
 
 
 # The derivatives. Each rule is written with functions that have rules themselves, as in `_derivatives.py`.
@@ -277,7 +286,7 @@ def _off_diagonal(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
     return jnp.where(jnp.eye(matrix.shape[0], dtype=bool), 0.0, matrix)
 
 
-def _without(values: tuple[Float[Array, " k"], ...], *left_out: int) -> Float[Array, "*shape"]:
+def _without(values: tuple[Float[Array, " _"], ...], *left_out: int) -> Float[Array, "*shape"]:
     """The product of the eigenvalues of all axes but some, in a shape that multiplies the grid's."""
     return _outer(tuple(jnp.ones(1, v.dtype) if axis in left_out else v for axis, v in enumerate(values)))
 
@@ -337,7 +346,7 @@ def _left(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 @eqx.filter_custom_jvp
-def explained(operator: derivatives.Shifted, axes: Axes, parts: list[Float[Array, "k m"]]) -> Float[Array, " m"]:
+def explained(operator: derivatives.Shifted, axes: Axes, parts: list[Float[Array, "_ m"]]) -> Float[Array, " m"]:
     """`cᵀ A⁻¹ c` for every column c of `by_columns(parts)`: O(n) a column; only the derivative needs a solve."""
     return axes.explained(parts)
 
