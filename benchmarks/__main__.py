@@ -26,6 +26,7 @@ MODULES = {
     "cg": "cg",
     "import": "import_time",
     "accuracy": "accuracy",
+    "kronecker": "kronecker",
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",

@@ -78,7 +78,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import CG, Cholesky, Eigh, FailedError, LowRank, Result, StateSpace
+from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace
 
 if TYPE_CHECKING:
     from kernax import plot as plot
@@ -99,6 +99,7 @@ __all__ = [
     "FailedError",
     "FeatureMap",
     "Grid",
+    "Kronecker",
     "Linear",
     "LowRank",
     "Matern12",

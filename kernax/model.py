@@ -216,7 +216,9 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     check_model_and_data(model, data, "condition")
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
-    conditioned = _condition(model, data, Cholesky() if solver is None else solver)
+    solver = Cholesky() if solver is None else solver
+    solver.check(data.x, data.mask)
+    conditioned = _condition(model, data, solver)
     if throw:
         throw_unless((), conditioned.result, "conditioning")
     return conditioned

@@ -1,5 +1,6 @@
 """What a row of input is: an array, a structure of arrays, or a grid; and how rows are checked, taken and mapped over."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -27,15 +28,16 @@ class Grid(eqx.Module):
 
     **Arguments:**
 
-    - `axes`: the rows of each axis, `(n_i, d_i)` arrays or structures of arrays.
+    - `axes`: the rows of each axis: an `(n_i, d_i)` array, a vector of labels (integers or booleans), or a structure of
+      arrays.
     """
 
     axes: tuple[Rows, ...]
 
     def __init__(self, axes: Any):
-        if not isinstance(axes, tuple | list) or not axes:
+        if not isinstance(axes, tuple | list) or not axes or is_written_out(axes):
             raise ValueError("Grid takes a tuple of axes, each with its own rows: write kx.Grid((times, places)).")
-        self.axes = tuple(as_rows(axis, f"axis {i} of the grid") for i, axis in enumerate(axes))
+        self.axes = tuple(_as_axis(axis, f"axis {i} of the grid") for i, axis in enumerate(axes))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,6 +48,14 @@ class Grid(eqx.Module):
         """All points, one after another: a tuple of rows with `prod(shape)` rows each."""
         places = np.unravel_index(np.arange(math.prod(self.shape)), self.shape)
         return tuple(jax.tree.map(lambda leaf, at=at: leaf[at], axis) for axis, at in zip(self.axes, places, strict=True))
+
+
+def _as_axis(axis: Any, name: str) -> Rows:
+    if is_bare(axis):
+        labels = _as_leaf(axis, name)
+        if labels.ndim == 1 and is_label(labels):
+            return labels
+    return as_rows(axis, name)
 
 
 def as_rows(x: Any, name: str, one: str = "") -> Rows:
@@ -67,23 +77,33 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
     if isinstance(x, Grid):
         return x
     if is_bare(x):
+        if dataclasses.is_dataclass(x):
+            raise TypeError(
+                f"{name} is a {type(x).__name__}, which JAX does not know as a structure of arrays: register the class with "
+                "jax.tree_util.register_dataclass."
+            )
         x = as_floats(x, name)
         if x.ndim < 2:
             remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
             remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
             raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
         return x
-    return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=_is_numbers)
+    return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=is_written_out)
 
 
 def is_bare(x: Any) -> bool:
     """Whether `x` is one array (or becomes one) rather than a structure of arrays."""
-    return _is_numbers(x) or jax.tree_util.treedef_is_leaf(jax.tree.structure(x))
+    return is_written_out(x) or jax.tree_util.all_leaves([x])
 
 
-def _is_numbers(x: Any) -> bool:
+def leaves_of(x: Any) -> list[Any]:
+    """What becomes an array each, in what a user gives as rows; for a grid, the leaves of its axes."""
+    return [x] if is_bare(x) else jax.tree.leaves(x, is_leaf=is_written_out)
+
+
+def is_written_out(x: Any) -> bool:
     """Whether `x` is a list of numbers or of vectors: one array written out, and no structure."""
-    if not isinstance(x, list) or not x:
+    if not isinstance(x, list):
         return False
     leaves = jax.tree.leaves(x)
     depth_is_lists = all(not isinstance(node, dict | tuple | eqx.Module) for node in x)
@@ -102,9 +122,21 @@ def is_label(leaf: Any) -> bool:
     return not jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def as_row_dtype(x: Rows, dtype: Any) -> Rows:
-    """The rows with their numbers in another floating type; labels stay as they are."""
-    return jax.tree.map(lambda leaf: leaf if is_label(leaf) else leaf.astype(dtype), x)
+def as_row_dtype(x: Any, dtype: Any, like: Any = None) -> Any:
+    """The rows with their numbers in another floating type; labels stay as they are.
+
+    **Arguments:**
+
+    - `x`: rows, as arrays of JAX or NumPy.
+    - `dtype`: the floating type.
+    - `like`: rows of the same structure. Integers of `x` that are numbers there become floating point, too.
+
+    **Returns:**
+
+    Rows.
+    """
+    known = jax.eval_shape(like.rows) if isinstance(like, Grid) else x if like is None else like
+    return jax.tree.map(lambda leaf, other: leaf if is_label(other) else leaf.astype(dtype), x, known)
 
 
 def row_dtype(*rows: Rows) -> Any:

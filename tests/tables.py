@@ -162,6 +162,7 @@ SYSTEMS = {
     "cholesky": SystemCase(kx.Cholesky(), **_LINE, can_shift=False),
     "eigh": SystemCase(kx.Eigh(), **_LINE),
     "state_space": SystemCase(kx.StateSpace(), **_LINE),
+    "kronecker": SystemCase(kx.Kronecker(), **_GRID),
     "low_rank": SystemCase(kx.LowRank(12), **_LINE, tolerance=1e-7),
     "features": SystemCase(kx.LowRank(), **(_LINE | {"kernel": 0.7 * kx.Linear() + 0.4 * kx.Constant()}), trend=_wave),
     "cg": SystemCase(kx.CG(), **_LINE, has_inverse=False, can_shift=False, is_exact=False, tolerance=1e-5),

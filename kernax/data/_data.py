@@ -41,8 +41,9 @@ class Data(eqx.Module):
         x = as_rows(x, "x")
         y = as_floats(y, "y")
         n = num_rows(x)
-        if isinstance(x, Grid) and y.shape == x.shape:
-            y, mask = y.reshape(n), None if mask is None else np.reshape(mask, n)
+        if isinstance(x, Grid):
+            y = y.reshape(n) if y.shape == x.shape else y
+            mask = np.reshape(mask, n) if np.shape(mask) == x.shape else mask
         if n == 0:
             raise ValueError("x has no rows: kernax needs at least one.")
         if any(leaf.ndim > 1 and 0 in leaf.shape for leaf in jax.tree.leaves(x)):

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kernax._arrays import as_host_floats
+from kernax._arrays import as_host_floats, is_concrete, plain
 from kernax.data._data import Data
 from kernax.data._gaps import refuse_gaps
 from kernax.data._shapes import bucket_of, plan_rows, work
-from kernax.rows import as_rows
+from kernax.rows import Grid, as_row_dtype, as_rows, is_bare, is_label, is_written_out, leaves_of, take
 
 __all__ = ["Group", "HostData", "bucket_of", "host_data", "plan_rows", "stack", "stacked", "windows", "work"]
 
@@ -97,12 +97,10 @@ def _what(value: Any) -> str:
 
 def _host_arrays(x: Any, y: Any, mask: Any, dtype: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """x, y and mask checked and in one floating type, which is `dtype` if they have none of their own."""
-    one_array = not isinstance(x, dict | tuple | eqx.Module)
-    given = (y, x) if one_array else (y, *jax.tree.leaves(x))
-    x = as_host_floats(x, "x") if one_array else jax.tree.map(lambda leaf: as_host_floats(leaf, "a leaf of x"), x)
+    given, x = (y, *leaves_of(x)), host_rows(x, "x")
     y = as_host_floats(y, "y")
-    leaves = [x] if one_array else jax.tree.leaves(x)
-    if one_array and x.ndim < 2 and x.shape != (0,):
+    leaves = jax.tree.leaves(x)
+    if isinstance(x, np.ndarray) and x.ndim < 2 and x.shape != (0,):
         as_rows(x, "x")  # raises, in the words of `Data`
     sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in leaves}
     if len(sizes) != 1 or -1 in sizes:
@@ -122,8 +120,8 @@ def _host_arrays(x: Any, y: Any, mask: Any, dtype: Any) -> tuple[Any, np.ndarray
     precise = [a.dtype for g, a in zip(given, arrays, strict=True) if _kind(g) == "f"]
     if precise:
         dtype = np.result_type(*precise)
-    if dtype is not None and any(a.dtype != dtype for a in arrays):
-        x, y = jax.tree.map(lambda leaf: leaf.astype(dtype), (x, y))
+    if dtype is not None and any(a.dtype != dtype for a in arrays if not is_label(a)):
+        x, y = as_row_dtype(x, dtype), y.astype(dtype)
     if mask is None:
         return x, y, np.ones(n, bool)
     mask = np.array(mask)
@@ -133,6 +131,20 @@ def _host_arrays(x: Any, y: Any, mask: Any, dtype: Any) -> tuple[Any, np.ndarray
         x = jax.tree.map(lambda leaf: _overwritten(leaf, mask), x)
         y[~mask] = 0
     return x, y, mask
+
+
+def host_rows(x: Any, name: str) -> Any:
+    """What `as_rows` takes and gives, as NumPy arrays of its own: labels inside a structure keep their type."""
+    x = take(x) if isinstance(x, Grid) else x
+    if is_bare(x):
+        return as_host_floats(x, name)
+    return jax.tree.map(lambda leaf: _host_leaf(leaf, f"a leaf of {name}"), x, is_leaf=is_written_out)
+
+
+def _host_leaf(leaf: Any, name: str) -> np.ndarray:
+    leaf = plain(leaf)
+    is_integer = is_concrete(leaf) and np.asarray(leaf).dtype.kind in "biu"
+    return np.array(leaf) if is_integer else as_host_floats(leaf, name)
 
 
 def _kind(value: Any) -> str:
@@ -158,6 +170,12 @@ def _conformed(data: HostData, like: HostData) -> HostData:
             raise ValueError(
                 f"{data.name} has {_columns(leaf)}, {like.name} has {_columns(other)}: "
                 "every dataset must have the same columns."
+            )
+        if is_label(leaf) != is_label(other):
+            kinds = ("labels", "numbers") if is_label(leaf) else ("numbers", "labels")
+            raise ValueError(
+                f"{data.name} has {kinds[0]} where {like.name} has {kinds[1]}: write integers for labels, and floating "
+                "point for numbers, in every dataset."
             )
     if data.n == 0:
         return data._replace(x=jax.tree.map(lambda leaf: leaf[:0], like.x), y=like.y[:0])

@@ -10,18 +10,17 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from kernax._arrays import as_host_floats
 from kernax.data import Data
-from kernax.data._many import HostData, stacked, windows
+from kernax.data._many import HostData, host_rows, stacked, windows
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._fits import as_result
 from kernax.fitting._lanes import one_blas_thread
-from kernax.fitting._models import Models, check_names
+from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._programs import compiled
 from kernax.fitting._streams import layout_for
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
-from kernax.rows import Rows, check_same_columns, num_rows
+from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows
 from kernax.solvers import AbstractSolver, Cholesky
 
 _MATRICES_PER_LANE, _BUDGET = 6, 2**30
@@ -85,6 +84,8 @@ def predict_many(
     """
     own_models, every = _matched(models, datasets)
     points = _points(x, every)
+    if noisy:
+        check_groups(own_models, [f"x of {data.name}" for data in every], points)
     answers: dict[int, Prediction] = {}
     sizes = [max(data.n, LEAST_ROWS) for data in every]
     for rows, members in by_shape(every, sizes, plan_rows(sizes)):
@@ -123,6 +124,7 @@ def _matched(models: Any, datasets: Any) -> tuple[Models, list[HostData]]:
     known = Models.of(models)
     known.check_number(len(every))
     check_names(models, every)
+    check_groups(known, [data.name for data in every], [data.x for data in every])
     return known.as_dtype(every[0].y.dtype), every
 
 
@@ -144,9 +146,9 @@ def _points(x: Any, datasets: list[HostData]) -> list[Any]:
     rows = []
     for own, data in zip(given, datasets, strict=True):
         name, dtype = f"x of {data.name}", data.y.dtype
-        own = jax.tree.map(lambda leaf, name=name, dtype=dtype: as_host_floats(leaf, name).astype(dtype), own)
+        own = host_rows(own, name)
         check_same_columns(own, data.x, name, "its data")
-        rows.append(own)
+        rows.append(as_row_dtype(own, dtype, like=data.x))
     return rows
 
 

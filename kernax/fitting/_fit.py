@@ -62,6 +62,8 @@ def fit(
     Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
     """
     check_model_and_data(model, data, "fit")
+    solver = Cholesky() if solver is None else solver
+    solver.check(data.x, data.mask)
     rules = checked_rules(
         model,
         data.dtype,
@@ -77,7 +79,7 @@ def fit(
     if key is None and restarts:
         key = jax.random.key(0)
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
-    problem = Problem(held, data, objective, Cholesky() if solver is None else settled(solver, model, data))
+    problem = Problem(held, data, objective, settled(solver, model, data))
 
     # Inside a trace everything that was computed is traced, even if model and data are not.
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):

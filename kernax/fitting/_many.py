@@ -20,7 +20,7 @@ from kernax.fitting._collect import Collector
 from kernax.fitting._fingerprints import described, fingerprint, name_of
 from kernax.fitting._fits import Fits, Settings
 from kernax.fitting._loop import Objective, Rules
-from kernax.fitting._models import Models, check_names
+from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._progress import many_bar
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared
@@ -123,6 +123,7 @@ def fit_many(
         every = [data for window in windows(datasets) for data in window]
         if not every:
             raise ValueError("there is no dataset to fit.")
+        check_groups(models, [data.name for data in every], [data.x for data in every])
         return fit_shared(
             models,
             every,
@@ -156,6 +157,7 @@ def fit_many(
                     collector = Collector(starts.models, restarts + 1, kept, show, share, shares, settings)
                     batch = _Batch(starts, task, collector, devices, together, memory_budget)
                 check_names(model, window)
+                check_groups(models, [data.name for data in window], [data.x for data in window])
                 batch.fit(window)
         except KeyboardInterrupt:
             if batch is None:

@@ -12,6 +12,7 @@ from kernax import parameters
 from kernax.data._many import HostData
 from kernax.fitting._fits import Fit, Fits
 from kernax.model import AbstractModel
+from kernax.noises import check_noise
 
 
 class Models(NamedTuple):
@@ -89,6 +90,18 @@ def check_names(models: Any, datasets: list[HostData]) -> None:
             raise ValueError(
                 f"the fit {data.number} is of {known!r}, but {data.name} was given: give the datasets that were fitted."
             )
+
+
+def check_groups(models: Models, names: list[str], rows: list[Any]) -> None:
+    """Raise `ValueError` if the noise is a function of the row that does not know some rows, such as an unknown group."""
+    noise = getattr(models.example, "noise", None)
+    if not callable(noise):
+        return
+    for name, x in zip(names, rows, strict=True):
+        try:
+            check_noise(noise, x)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
 
 
 def _on_host(leaf: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked
-from kernax.grams._kronecker import KroneckerGram, along_axes
+from kernax.grams._kronecker import KroneckerGram, along_axes, by_columns, summed_by_columns
 from kernax.grams._low_rank import AbstractFeatures, LowRankGram, OwnFeatures
 
 __all__ = [
@@ -14,6 +14,8 @@ __all__ = [
     "MatrixGram",
     "OwnFeatures",
     "along_axes",
+    "by_columns",
     "gram_of",
     "masked",
+    "summed_by_columns",
 ]

@@ -70,6 +70,15 @@ class AbstractGram(eqx.Module):
         del tile, mesh
         return self
 
+    def factors(self) -> list[Float[Array, "_ _"]] | None:
+        """Matrices whose Kronecker product K is if every row counts; `None` if K has no such form."""
+        return None
+
+    def cross_factors(self, x: Rows) -> list[Float[Array, "_ m"]] | None:
+        """Matrices whose product, column by column, is `k(X, x)` for new rows x if every row counts; `None` likewise."""
+        del x
+        return None
+
     def evaluated(self) -> "MatrixGram":
         """The same Gram with K as numbers, which direct solvers keep."""
         return MatrixGram(self.kernel, self.x, self.mask, self.dense())

@@ -1,12 +1,15 @@
 """A product kernel over a grid: `K_1 ⊗ K_2 ⊗ …`, never written out."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from kernax._arrays import matmul
 from kernax.grams._gram import AbstractGram, masked
-from kernax.rows import Grid
+from kernax.rows import Grid, map_rows, take
 
 
 class KroneckerGram(AbstractGram):
@@ -16,10 +19,13 @@ class KroneckerGram(AbstractGram):
     x: Grid
     mask: Bool[Array, " n"]
 
-    def factors(self) -> list[Float[Array, "k k"]]:
-        """The Gram matrix of each axis."""
+    def factors(self):
         axes = self.kernel.axes()
         return [axes[i].gram(axis, None) for i, axis in enumerate(self.x.axes)]
+
+    def cross_factors(self, x):
+        axes, parts = self.kernel.axes(), take(x)
+        return [axes[i].gram(axis, parts[i]) for i, axis in enumerate(self.x.axes)]
 
     def mv(self, v):
         on = self.mask[:, None]
@@ -32,10 +38,36 @@ class KroneckerGram(AbstractGram):
             matrix = jnp.kron(matrix, factor)
         return masked(matrix, self.mask)
 
+    def cross(self, x):
+        return jnp.where(self.mask[:, None], by_columns(self.cross_factors(x)), 0.0)
 
-def along_axes(matrices: list[Float[Array, "_ _"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
+    def cross_mv(self, x, v):
+        v = jnp.where(self.mask[:, None], v, 0.0)
+        # What stays of a row's numbers when the first axis has been summed over.
+        width = v.shape[1] * math.prod(self.x.shape[1:]) + sum(self.x.shape)
+        return map_rows(lambda block: summed_by_columns(self.cross_factors(block), v), x, width)
+
+
+def along_axes(matrices: Sequence[Float[Array, "_ _"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
     """`(M_1 ⊗ M_2 ⊗ …) v`, one axis after the other: O(n Σ n_i)."""
     out = v.reshape(*(matrix.shape[1] for matrix in matrices), v.shape[1])
     for axis, matrix in enumerate(matrices):
         out = jnp.moveaxis(jnp.tensordot(matrix, out, axes=(1, axis), precision="highest"), 0, axis)
     return out.reshape(-1, v.shape[1])
+
+
+def by_columns(parts: Sequence[Float[Array, "_ m"]]) -> Float[Array, "n m"]:
+    """The Kronecker product of the columns of matrices, column by column."""
+    product = parts[0]
+    for part in parts[1:]:
+        product = (product[:, None, :] * part[None, :, :]).reshape(-1, part.shape[1])
+    return product
+
+
+def summed_by_columns(parts: Sequence[Float[Array, "_ m"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
+    """`by_columns(parts)ᵀ v`, without making that product: O(n p) a column."""
+    first, *others = parts
+    out = matmul(first.T, v.reshape(first.shape[0], -1))
+    for part in others:
+        out = jnp.sum(part.T[:, :, None] * out.reshape(out.shape[0], part.shape[0], -1), axis=1)
+    return out

@@ -17,7 +17,7 @@ from kernax.learners._machines import check_labels
 from kernax.learners._members import AbstractMembers
 from kernax.learners._stumps import Stumps
 from kernax.learners._votes import sign
-from kernax.rows import Rows, as_rows
+from kernax.rows import Rows, as_row_dtype, as_rows
 from kernax.solvers import Result, result_name, throw_unless
 
 _POWER = 0.75
@@ -81,7 +81,7 @@ class AdaBoost(eqx.Module):
             raise ValueError(f"a row of x has the shape {_shapes(x)[1]}, but the committee was trained on {self.shapes[1]}.")
         for leaf in jax.tree.leaves(x):
             check_finite(leaf, "x")
-        return jax.tree.map(lambda leaf: leaf.astype(self.votes.dtype), x)
+        return as_row_dtype(x, self.votes.dtype)
 
 
 def adaboost(

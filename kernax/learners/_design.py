@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from kernax._arrays import as_floats, check_finite, is_concrete, matmul
 from kernax.data import Data, refuse_gaps
 from kernax.parameters import as_dtype
-from kernax.rows import Rows, as_rows
+from kernax.rows import Rows, as_row_dtype, as_rows
 from kernax.solvers import Result
 
 _ENTRIES = 2**23
@@ -45,7 +45,7 @@ def _values(features: Any, coefficients: Array, intercept: Array, x: Rows) -> Fl
             )
         return matmul(phi, coefficients) + intercept
 
-    x = jax.tree.map(lambda leaf: leaf.astype(coefficients.dtype), x)
+    x = as_row_dtype(x, coefficients.dtype)
     return jax.lax.map(at, x, batch_size=max(1, _ENTRIES // max(coefficients.shape[0], 1)))
 
 

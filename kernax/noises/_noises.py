@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, is_concrete
 from kernax.parameters import Parameter, Parametrised, as_function, positive
-from kernax.rows import Rows, num_rows, take
+from kernax.rows import Grid, Rows, num_rows, take
 
 
 class PerGroup(Parametrised):
@@ -26,11 +26,16 @@ class PerGroup(Parametrised):
     variances: Float[Parameter, " groups"] = positive(unit="y²")
 
     def __call__(self, row: Any) -> Float[Array, ""]:
-        return self.variances[self._labels(row)]
+        # As an index, a boolean would be a mask.
+        return self.variances[self._labels(row).astype(int)]
 
-    def check(self, x: Rows) -> None:
-        """Raise `ValueError` if a row names a group without a variance."""
-        labels, number = self._labels(x), self.variances.shape[0]
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a variance."""
+        labels, number = self._labels(x), self.variances.shape[-1]
+        if labels.ndim != 1:
+            raise ValueError(
+                f"noises.PerGroup({self.key!r}) needs one integer for each row in {self.key!r}, got shape {labels.shape}."
+            )
         if not is_concrete(labels):
             return
         wrong = (np.asarray(labels) < 0) | (np.asarray(labels) >= number)
@@ -41,7 +46,7 @@ class PerGroup(Parametrised):
                 f"{np.asarray(labels)[row]}: groups count from 0 to {number - 1}."
             )
 
-    def _labels(self, x: Any) -> Array:
+    def _labels(self, x: Any) -> Any:
         if not isinstance(x, dict) or self.key not in x:
             raise ValueError(
                 f"noises.PerGroup({self.key!r}) needs rows with a group: write kx.Data({{'x': x, {self.key!r}: groups}}, y)."
@@ -72,7 +77,10 @@ def is_common(noise: Any) -> bool:
 def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
     """The noise of every training row: shape `()` if it is one number for all, else `(n,)`."""
     if callable(noise):
-        return jnp.asarray(jax.vmap(noise)(take(x)), dtype)
+        values = jnp.asarray(jax.vmap(noise)(take(x)), dtype)
+        if values.ndim != 1:
+            raise ValueError(f"a noise that is called with one row returns one number, got shape {values.shape[1:]}.")
+        return values
     return jnp.asarray(noise, dtype)
 
 
@@ -86,10 +94,10 @@ def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:
     return noise_values(noise, x, dtype)
 
 
-def check_noise(noise: Any, x: Rows) -> None:
+def check_noise(noise: Any, x: Any) -> None:
     """Raise `ValueError` if the noise does not belong to these rows, as far as that can be seen before tracing."""
     if hasattr(noise, "check"):
-        noise.check(take(x))
+        noise.check(take(x) if isinstance(x, Grid) else x)
     elif not callable(noise) and noise.shape not in ((), (num_rows(x),)):
         raise ValueError(
             f"Model.noise has shape {noise.shape}, but the data has {num_rows(x)} rows: give one number or one per row."

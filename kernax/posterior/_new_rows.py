@@ -23,4 +23,4 @@ def rows_like(data: Data, x: Any, name: str = "x") -> Rows:
     x = take(x)
     for leaf in jax.tree.leaves(x):
         check_finite(leaf, name)
-    return as_row_dtype(x, data.dtype)
+    return as_row_dtype(x, data.dtype, like=data.x)

@@ -4,6 +4,7 @@ from kernax.solvers._bordered import Bordered, with_trend
 from kernax.solvers._cg import CG, CGSystem
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
+from kernax.solvers._kronecker import Kronecker, KroneckerSystem
 from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._low_rank import LowRank, LowRankSystem
@@ -45,6 +46,8 @@ __all__ = [
     "EighSystem",
     "Evidence",
     "FailedError",
+    "Kronecker",
+    "KroneckerSystem",
     "LowRank",
     "LowRankSystem",
     "PerOutput",

@@ -238,6 +238,10 @@ class AbstractSolver(eqx.Module):
         A System. Whether the preparation succeeded is its `result`: nothing raises for numbers.
         """
 
+    def check(self, x: Rows, mask: Bool[Array, " n"]) -> None:
+        """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""
+        del x, mask
+
     def settled(self, gram: AbstractGram) -> "AbstractSolver":
         """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they stay during a fit."""
         del gram

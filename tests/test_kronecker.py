@@ -1,0 +1,282 @@
+"""`kx.Kronecker()`: a full grid and a product kernel, equal to dense NumPy, derivatives and refusals included."""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kernax as kx
+from tests.tables import AXES, CELLS, SystemCase, dense_oracle, second_derivatives
+
+rng = np.random.default_rng(3)
+
+
+class Tasks(kx.AbstractKernel):
+    """A covariance of tasks, by their numbers: `w wᵀ + diag(own)`."""
+
+    weights: jax.Array = kx.parameters.real()
+    own: jax.Array = kx.positive()
+
+    def pair(self, a, b):
+        return self.weights[a] * self.weights[b] + jnp.where(a == b, self.own[a], 0.0)
+
+
+def on(*kernels):
+    """The product of kernels, one for each axis."""
+    first, *others = (kx.Select(kernel, axis=i) for i, kernel in enumerate(kernels))
+    return math.prod(others, start=first)
+
+
+def case(kernel, axes, new, **options):
+    n = math.prod(len(axis) for axis in axes)
+    trend = lambda point: jnp.stack([jnp.ones(()), point[0][0]])  # noqa: E731
+    y = np.random.default_rng(n).normal(size=n)
+    return SystemCase(kx.Kronecker(), kernel, kx.Grid(axes), y, new, trend, **options)
+
+
+TWO = case(
+    1.3 * on(kx.RBF(lengthscale=0.8), kx.Matern32(lengthscale=1.1)),
+    AXES,
+    (np.array([[0.1], [1.2], [3.0]]), np.array([[0.3], [1.0], [0.2]])),
+)
+_TWICE = np.array([[0.0], [1.0], [1.0], [2.0]])
+CASES = {
+    "two": TWO,
+    "three": case(
+        on(kx.RBF(), kx.Matern52(lengthscale=[0.7, 1.3]), kx.RBF(lengthscale=2.0)) * 0.7,
+        (np.array([[0.0], [0.4], [1.1]]), rng.normal(size=(3, 2)), np.array([[0.0], [2.0]])),
+        (np.array([[0.2], [0.9]]), rng.normal(size=(2, 2)), np.array([[0.5], [1.5]])),
+    ),
+    # Rows twice give eigenvalues that are 0, and equal axes give equal ones; a circulant axis has pairs of them.
+    "equal_eigenvalues": case(
+        on(kx.Matern32(), kx.Matern32(), kx.Periodic(period=4.0)),
+        (_TWICE, _TWICE, np.arange(4.0)[:, None]),
+        (np.array([[0.5], [1.0]]), np.array([[0.5], [2.5]]), np.array([[0.5], [1.0]])),
+    ),
+    "one": case(on(kx.RBF()), (AXES[0],), (np.array([[0.3], [1.0]]),)),
+    "tasks": case(
+        on(kx.Matern32(lengthscale=1.3), Tasks([0.7, -0.4, 1.1], [0.3, 0.5, 0.2])),
+        (AXES[0], np.arange(3)),
+        (np.array([[0.3], [1.0], [0.3]]), np.array([0, 2, 1])),
+    ),
+    # A structure of arrays as an axis, and two kernels of one axis.
+    "parts": case(
+        on(kx.RBF() * kx.Matern12(), kx.Select(kx.RBF(), key="a") * kx.Select(kx.Matern32(), key="b")),
+        (AXES[0], {"a": np.array([[0.0], [1.0]]), "b": np.array([[0.3], [0.2]])}),
+        (np.array([[0.3], [1.0]]), {"a": np.array([[0.5], [1.0]]), "b": np.array([[0.1], [0.2]])}),
+    ),
+}
+CASES["parts"] = dataclasses.replace(CASES["parts"], y=np.random.default_rng(8).normal(size=8))
+
+
+@pytest.mark.parametrize("noise", [0.05, 30.0])
+@pytest.mark.parametrize("name", CASES)
+def test_answers_equal_dense_numpy(name, noise):
+    case = CASES[name]
+    c = kx.condition(case.model(noise=noise), case.data(), kx.Kronecker())
+    assert c.result == kx.Result.successful
+    oracle = dense_oracle(case.kernel, noise, case.x, case.y, case.new)
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), oracle.evidence, rtol=1e-11)
+    prediction = kx.predict(c, case.new)
+    np.testing.assert_allclose(prediction.mean, oracle.mean, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(prediction.variance, oracle.variance, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(kx.covariance(c, case.new), oracle.covariance, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(kx.loo_residuals(c), oracle.loo, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["equal_eigenvalues", "tasks"])
+def test_derivatives_are_right_to_second_order_in_every_nesting(name):
+    """Of evidence, mean, variance and leave-one-out together, against plain autodiff of a dense inverse."""
+    case = CASES[name]
+    vector, rebuild = kx.parameters.ravel(case.model(noise=0.3))
+    second_derivatives(
+        lambda v: case.scalar(kx.condition(rebuild(v), case.data(), kx.Kronecker())),
+        lambda v: case.dense_scalar(rebuild(v)),
+        vector,
+        rtol=1e-11,
+    )
+
+
+def test_third_derivatives_are_right():
+    vector, rebuild = kx.parameters.ravel(TWO.model(noise=0.3))
+    direction = jnp.sin(1.0 + jnp.arange(vector.size))
+
+    def third(function):
+        for _ in range(3):
+            function = lambda v, f=function: jax.jvp(f, (v,), (direction,))[1]  # noqa: E731
+        return jax.jit(function)(vector)
+
+    ours = third(lambda v: TWO.scalar(kx.condition(rebuild(v), TWO.data(), kx.Kronecker())))
+    np.testing.assert_allclose(ours, third(lambda v: TWO.dense_scalar(rebuild(v))), rtol=1e-9)
+
+
+def test_the_grid_may_be_written_in_its_own_shape():
+    shape = (4, 3)
+    y = CELLS.reshape(shape)
+    c, flat = (kx.condition(TWO.model(), kx.Data(TWO.x, targets), kx.Kronecker()) for targets in (y, CELLS))
+    np.testing.assert_array_equal(c.alpha, flat.alpha)
+    everywhere = kx.Grid((np.array([[0.1], [3.0]]), np.array([[0.3], [1.0]])))
+    rows = (np.array([[0.1], [0.1], [3.0], [3.0]]), np.array([[0.3], [1.0], [0.3], [1.0]]))
+    np.testing.assert_array_equal(kx.mean(c, everywhere), kx.mean(c, rows))
+    np.testing.assert_array_equal(kx.predict(c, everywhere).variance, kx.variance(c, rows))
+    two = kx.condition(TWO.model(), kx.Data(TWO.x, np.stack([CELLS, 2 * CELLS], axis=1)), kx.Kronecker())
+    np.testing.assert_allclose(kx.mean(two, rows)[:, 1], 2 * kx.mean(c, rows), rtol=1e-12)
+    mask = np.ones(shape, bool)
+    mask[1, 2] = False
+    masked = kx.Data(TWO.x, np.where(mask, y, np.nan), mask)
+    np.testing.assert_array_equal(masked.mask, mask.ravel())
+    np.testing.assert_array_equal(kx.Data(TWO.x, CELLS, mask).mask, mask.ravel())
+
+
+def test_what_one_factorisation_answers():
+    """Another ridge, eigenvalues, draws, degrees of freedom."""
+    c = kx.condition(TWO.model(noise=1.0), TWO.data(), kx.Kronecker())
+    path = kx.ridge_path(c, [0.02, 3.0])
+    for ridge, evidence, loo, freedom in zip(
+        path.ridges, path.log_marginal_likelihood, path.loo_residuals, path.effective_degrees_of_freedom, strict=True
+    ):
+        oracle = dense_oracle(TWO.kernel, float(ridge), TWO.x, TWO.y, TWO.new)
+        np.testing.assert_allclose(evidence, oracle.evidence, rtol=1e-10)
+        np.testing.assert_allclose(loo, oracle.loo, rtol=1e-10)
+        matrix = np.asarray(kx.kernels.AbstractKernel.gram(TWO.kernel, kx.rows.take(TWO.x), None))
+        np.testing.assert_allclose(freedom, np.trace(np.linalg.solve(matrix + ridge * np.eye(12), matrix)), rtol=1e-10)
+        np.testing.assert_allclose(kx.mean(kx.recondition(c, noise=ridge), TWO.new), oracle.mean, rtol=1e-10)
+    np.testing.assert_allclose(np.sort(c.system.eigenvalues()), np.linalg.eigvalsh(matrix), rtol=1e-9, atol=1e-13)
+    drawn = np.asarray(c.system.draw(jax.random.key(0), 100_000))
+    np.testing.assert_allclose(np.cov(drawn), matrix + np.eye(12), atol=0.05)
+    by_grid, dense = (
+        kx.select_ridge(TWO.model(), TWO.data(), by="likelihood", solver=s) for s in (kx.Kronecker(), kx.Eigh())
+    )
+    np.testing.assert_allclose(by_grid.ridge, dense.ridge, rtol=1e-5)
+    with pytest.raises(TypeError, match=r"blocks of the inverse, which Kronecker does not offer here"):
+        kx.kfold_mse(c, 3)
+
+
+def test_a_trend_is_left_free():
+    c = kx.condition(TWO.model(noise=0.3, trend=TWO.trend), TWO.data(), kx.Kronecker())
+    oracle = dense_oracle(TWO.kernel, 0.3, TWO.x, TWO.y, TWO.new, TWO.trend)
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), oracle.evidence, rtol=1e-10)
+    np.testing.assert_allclose(kx.mean(c, TWO.new), oracle.mean, rtol=1e-10)
+    np.testing.assert_allclose(kx.variance(c, TWO.new), oracle.variance, rtol=1e-10)
+    np.testing.assert_allclose(kx.loo_residuals(c), oracle.loo, rtol=1e-10)
+
+
+def test_fitted_batched_and_saved(tmp_path):
+    fits = [kx.fit(TWO.model(noise=0.3), TWO.data(), solver=s, max_steps=60) for s in (kx.Kronecker(), kx.Cholesky())]
+    np.testing.assert_allclose(fits[0].value, fits[1].value, rtol=1e-6)
+    c = kx.condition(fits[0].model, TWO.data(), kx.Kronecker())
+    kx.save(tmp_path / "c.kx", c)
+    np.testing.assert_array_equal(kx.variance(kx.load(tmp_path / "c.kx"), TWO.new), kx.variance(c, TWO.new))
+
+    def evidence(y, noise):
+        return kx.log_marginal_likelihood(kx.condition(TWO.model(noise=noise), TWO.data(y=y), kx.Kronecker()))
+
+    ys, noises = np.stack([CELLS, CELLS[::-1]]), jnp.array([0.1, 2.0])
+    both = jax.jit(jax.vmap(evidence))(ys, noises)
+    alone = [dense_oracle(TWO.kernel, float(s), TWO.x, y, TWO.new).evidence for y, s in zip(ys, noises, strict=True)]
+    np.testing.assert_allclose(both, alone, rtol=1e-10)
+
+
+def test_float32():
+    c = kx.condition(TWO.model(noise=0.5), TWO.data(dtype=np.float32), kx.Kronecker())
+    new = jax.tree.map(np.float32, TWO.new)
+    oracle = dense_oracle(TWO.kernel, 0.5, TWO.x, TWO.y, TWO.new)
+    loo, prediction = kx.loo_residuals(c), kx.predict(c, new)
+    answers = (loo, prediction.mean, prediction.variance, kx.log_marginal_likelihood(c))
+    assert {answer.dtype.name for answer in answers} == {"float32"}
+    np.testing.assert_allclose(loo, oracle.loo, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(prediction.mean, oracle.mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(prediction.variance, oracle.variance, rtol=1e-4, atol=1e-5)
+
+
+def test_jitter_as_with_one_eigendecomposition():
+    """Smooth kernels and rows twice: eigenvalues that are 0, or negative by rounding, of an axis and of the product."""
+    axes = (np.repeat(np.linspace(0, 1, 6), 2)[:, None], np.linspace(0, 1, 9)[:, None])
+    y = np.sin(axes[0] * 5 + axes[1].T).ravel()
+    data = kx.Data(kx.Grid(axes), y)
+
+    def at(noise, solver):
+        return kx.condition(kx.Model(on(kx.RBF(), kx.RBF()), noise=noise), data, solver, throw=False)
+
+    ours, dense = at(0.0, kx.Kronecker()), at(0.0, kx.Eigh())
+    assert ours.result == dense.result == kx.Result.singular
+    assert 0 < ours.jitter <= 100 * dense.jitter
+    np.testing.assert_allclose(kx.mean(ours, data.x), y, atol=1e-4)
+    assert np.isfinite(kx.log_marginal_likelihood(ours))
+    ours, dense = at(1e-6, kx.Kronecker()), at(1e-6, kx.Cholesky())
+    assert ours.result == kx.Result.successful
+    assert ours.jitter == 0
+    np.testing.assert_allclose(kx.log_marginal_likelihood(ours), kx.log_marginal_likelihood(dense), rtol=1e-6)
+    assert at(1e-30, kx.Kronecker()).jitter > 0
+    assert at(0.0, kx.Kronecker(max_jitter=0.0)).result == (kx.Result.not_positive_definite)
+
+
+class Indefinite(kx.AbstractKernel):
+    scale: jax.Array = kx.positive(default=1.0)
+
+    def pair(self, a, b):
+        return jnp.where(jnp.all(a == b), 0.0, self.scale)
+
+
+def test_failures_have_a_result_nan_answers_and_finite_gradients_behind_where():
+    mask = np.ones(12, bool)
+    mask[5] = False
+
+    def value(scale, mask, y):
+        model = kx.Model(on(kx.RBF(), Indefinite(scale)), noise=0.1)
+        c = kx.condition(model, kx.Data(TWO.x, y, mask), kx.Kronecker(), throw=False)
+        answers = jnp.stack([kx.log_marginal_likelihood(c), *kx.mean(c, TWO.new), *kx.variance(c, TWO.new), kx.loo_mse(c)])
+        return jnp.where(c.ok, answers.sum(), 0.0), (c.result, answers)
+
+    program = jax.jit(jax.grad(value, has_aux=True))
+    for given, y, expected in (
+        (np.ones(12, bool), CELLS, kx.Result.not_positive_definite),
+        (np.ones(12, bool), CELLS * np.nan, kx.Result.nonfinite),
+        (mask, CELLS, kx.Result.too_few_rows),
+        (np.zeros(12, bool), CELLS, kx.Result.empty),
+    ):
+        gradient, (result, answers) = program(1.0, given, y)
+        assert result == expected
+        assert np.isnan(answers).all()
+        assert np.isfinite(gradient)
+
+
+def test_what_is_no_kronecker_product_is_refused_with_a_remedy():
+    x, kernel, solver = TWO.x, TWO.kernel, kx.Kronecker()
+    mask = np.arange(12) != 4
+    for run in (kx.condition, lambda model, data, solver: kx.fit(model, data, solver=solver)):
+        with pytest.raises(ValueError, match=r"every cell of the grid, and 1 of 12 do not count: use kx\.CG\(\)"):
+            run(TWO.model(), kx.Data(x, CELLS, mask), solver)
+        for model, data in (
+            (kx.Model(kx.RBF(), noise=0.1), kx.Data(rng.normal(size=(5, 2)), np.ones(5))),
+            (TWO.model(), kx.Data(kx.rows.take(x), CELLS)),
+            (kx.Model(kernel + 1.0, noise=0.1), TWO.data()),
+            (kx.Model(kx.Select(kx.RBF(), axis=0), noise=0.1), TWO.data()),
+        ):
+            with pytest.raises(TypeError, match=r"needs rows that are a kx\.Grid and a kernel that is a product over all"):
+                run(model, data, solver)
+        with pytest.raises(TypeError, match=r"needs one noise for all rows, .*: use kx\.CG\(\)"):
+            run(kx.Model(kernel, noise=np.full(12, 0.1)), TWO.data(), solver)
+    # With other solvers a grid may have gaps, and noise of its own in each row.
+    c = kx.condition(kx.Model(kernel, noise=np.full(12, 0.1)), kx.Data(x, CELLS, mask), kx.Cholesky())
+    rows = kx.rows.take(x, np.flatnonzero(mask))
+    alone = kx.condition(kx.Model(kernel, noise=0.1), kx.Data(rows, CELLS[mask]))
+    np.testing.assert_allclose(kx.mean(c, TWO.new), kx.mean(alone, TWO.new), rtol=1e-10)
+
+
+def test_large_grids_never_form_the_whole_matrix():
+    axes, n = (np.linspace(0, 1, 60)[:, None], np.linspace(0, 1, 50)[:, None]), 3000
+    new = (rng.uniform(size=(40, 1)), rng.uniform(size=(40, 1)))
+    data = kx.Data(kx.Grid(axes), np.sin(axes[0] * 7 + axes[1].T))
+
+    def value(model):
+        c = kx.condition(model, data, kx.Kronecker())
+        return kx.log_marginal_likelihood(c) + kx.loo_mse(c) + jnp.sum(kx.variance(c, new)) + jnp.sum(kx.mean(c, new))
+
+    compiled = jax.jit(jax.grad(value)).lower(TWO.model()).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < n * n * 8 / 3
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(compiled(TWO.model()), eqx.is_array)))
