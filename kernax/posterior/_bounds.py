@@ -15,31 +15,52 @@ from kernax.rows import take
 
 
 def power_function(c: Conditioned, x: Any) -> Float[Array, "m *p"]:
-    """`P(x) = √(k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx)`: the posterior's standard deviation, and the factor by which the
-    error at x is bounded (`error_bound`). Without noise it is 0 at the data."""
+    """The power function `P(x) = √(k(x,x) - k_xX (K + noise·I)⁻¹ k_Xx)`: the posterior's standard deviation.
+
+    It is also the factor in the bound of the error at x, `error_bound`. Without noise it is 0 at the data.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+    - `x`: new inputs, `(m, d)`.
+
+    **Returns:**
+
+    An array of shape `(m,)`.
+    """
     return safe_sqrt(variance(c, x))
 
 
 def error_bound(c: Conditioned, x: Any, norm: float | Float[Array, "*p"]) -> Float[Array, "m *p"]:
-    """`P(x) √(norm² - (y-μ)ᵀ(K + noise·I)⁻¹(y-μ))`: how far the prediction can be from a function f whose values
-    the data are and for which `‖f - μ‖` in the kernel's space is at most `norm`.
+    """How far the prediction can be from a function f of known norm: `P(x) √(norm² - (y-μ)ᵀ(K + noise·I)⁻¹(y-μ))`.
 
-    With noise 0 this is the classical bound, `(y-μ)ᵀK⁻¹(y-μ)` being the squared norm of the interpolant. With noise λ it
-    is the same argument in the space of the kernel `k + λδ`. If the targets themselves carry errors e, take
-    `norm² = ‖f - μ‖² + ‖e‖²/λ`. NaN where no function of that norm fits the data (an eager call raises).
+    It holds if the data are values of f, and `‖f - μ‖` in the kernel's space is at most `norm`. With noise 0 this is the
+    classical bound, where `(y-μ)ᵀK⁻¹(y-μ)` is the squared norm of the interpolant. With noise λ it is the same argument in
+    the space of the kernel `k + λδ`. If the targets themselves have errors e, use `norm² = ‖f - μ‖² + ‖e‖²/λ`.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+    - `x`: new inputs, `(m, d)`.
+    - `norm`: a bound of `‖f - μ‖`, not negative; one number, or one for each output.
+
+    **Returns:**
+
+    An array of shape `(m,)` or `(m, p)`. NaN where no function of that norm fits the data; an eager call raises
+    `ValueError` then.
     """
     if is_concrete(norm) and np.any(np.asarray(norm) < 0):
-        raise ValueError(f"a norm is not negative, got {norm}.")
+        raise ValueError(f"norm must not be negative, got {norm}.")
     explained = data_norm_squared(c)
-    room = jnp.asarray(norm, c.data.dtype) ** 2 - explained
+    left = jnp.asarray(norm, c.data.dtype) ** 2 - explained
     # A norm that is just that of the interpolant may fall short by rounding.
     slack = 100 * jnp.finfo(c.data.dtype).eps * c.data.n * explained
-    if is_concrete(room) and np.any(np.asarray(room < -slack)):
+    if is_concrete(left) and np.any(np.asarray(left < -slack)):
         raise ValueError(
             f"no function of norm {norm} fits the data: the smallest norm that does is {np.sqrt(np.asarray(explained))}."
         )
-    room = jnp.where(room < -slack, jnp.nan, jnp.maximum(room, 0.0))
-    return jnp.multiply(*jnp.broadcast_arrays(_along(power_function(c, x), room), safe_sqrt(room)))
+    left = jnp.where(left < -slack, jnp.nan, jnp.maximum(left, 0.0))
+    return jnp.multiply(*jnp.broadcast_arrays(_along(power_function(c, x), left), safe_sqrt(left)))
 
 
 def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
@@ -48,14 +69,32 @@ def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
 
 
 def rkhs_norm(c: Conditioned) -> Float[Array, "*p"]:
-    """`‖f̂ - μ‖ = √(alphaᵀ K alpha)`: the norm of the fitted function in the kernel's space. O(n²).
+    """The norm of the fitted function in the kernel's space, `‖f̂ - μ‖ = √(alphaᵀ K alpha)`. O(n²).
 
-    For a spline, whose polynomials cost nothing, its bending energy's root: `√∫ f''²` for the cubic one."""
+    For a spline, whose polynomials cost nothing, it is the root of the bending energy: `√∫ f''²` for the cubic one.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+
+    **Returns:**
+
+    A scalar, or one number for each output.
+    """
     return safe_sqrt(jnp.maximum(rkhs_inner(c, c), 0.0))
 
 
 def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
-    """`⟨f̂_c, f̂_d⟩ = alpha_cᵀ k(X_c, X_d) alpha_d`: the inner product of two fitted functions of the same kernel."""
+    """The inner product of two fitted functions of the same kernel, `⟨f̂_c, f̂_d⟩ = alpha_cᵀ k(X_c, X_d) alpha_d`.
+
+    **Arguments:**
+
+    - `c`, `d`: models with the same kernel and hyperparameters, conditioned on data.
+
+    **Returns:**
+
+    A scalar, or one number for each output.
+    """
     ours, theirs = jax.tree.flatten(c.model.kernel), jax.tree.flatten(d.model.kernel)
     same = ours[1] == theirs[1] and all(
         np.array_equal(a, b) for a, b in zip(ours[0], theirs[0], strict=True) if is_concrete(a) and is_concrete(b)

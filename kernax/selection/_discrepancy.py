@@ -30,11 +30,21 @@ class Discrepancy(eqx.Module):
 
 
 def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> Discrepancy:
-    """The ridge at which the mean squared residual of `condition(model, data, kx.Eigh())` is the noise's variance σ².
+    """The discrepancy principle: the ridge at which the mean squared residual equals the variance of the noise.
 
-    The residual grows with the ridge, from what the kernel cannot reach at all to `‖y - μ‖`: there is one root or none, and
-    none if `n σ² ≥ ‖y - μ‖²`. It then raises, or says `no_root` (`throw=False`, or traced). With several outputs the mean is
-    over them, too. O(n²) a step, some ten steps.
+    The residual grows with the ridge, from what the kernel cannot reach at all to `‖y - μ‖`. So there is one such ridge or
+    none, and none if `n σ² ≥ ‖y - μ‖²`. With several outputs the mean is over them, too. About ten steps, O(n²) each with
+    `Eigh`.
+
+    **Arguments:**
+
+    - `c`: a model conditioned with a solver that can move to another noise: `kx.condition(model, data, kx.Eigh())`.
+    - `noise_variance`: the variance σ² of the noise, one positive number.
+    - `throw`: raise `FailedError` if there is no such ridge; with `False`, or traced, the status is `no_root`.
+
+    **Returns:**
+
+    A `Discrepancy` with `ridge` and `result`.
     """
     check_one_noise(c)
     one_number = noise_variance is not None and np.ndim(noise_variance) == 0

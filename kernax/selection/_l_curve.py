@@ -42,10 +42,20 @@ class LCurve(eqx.Module):
 
 
 def l_curve(c: Conditioned, ridges: Any = None, *, throw: bool = True) -> LCurve:
-    """The L-curve of `condition(model, data, kx.Eigh())`, with its corner where the curvature is largest. O(n²) a ridge.
+    """The L-curve: the norm of the residual against the norm of the fit, for many ridges, with its corner.
 
-    A corner is an inner maximum of positive curvature, of a curve that is clearly flatter above than below it (by 0.3
-    radians); a curve without one raises, or says `no_corner` (`throw=False`, or traced). Norms are over all outputs.
+    A corner is an inner maximum of positive curvature, where the curve is clearly flatter above than below (by 0.3
+    radians). Norms are over all outputs. O(n²) a ridge with `Eigh`.
+
+    **Arguments:**
+
+    - `c`: a model conditioned with a solver that can move to another noise: `kx.condition(model, data, kx.Eigh())`.
+    - `ridges`: the ridges to try; `default_ridges(c)` if not given.
+    - `throw`: raise `FailedError` if there is no corner; with `False`, or traced, the status is `no_corner`.
+
+    **Returns:**
+
+    An `LCurve`.
     """
     check_one_noise(c)
     curve = _l_curve(c, None if ridges is None else as_ridges(ridges, c.data.dtype))

@@ -18,7 +18,7 @@ from kernax.solvers import _lapack
 
 
 def one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays that `vmap` on CPU runs lane after lane, and elsewhere all at once."""
+    """A function of arrays that `vmap` runs one after another on CPU, and all at once on other devices."""
     safe = custom_vmap(function)
 
     @safe.def_vmap
