@@ -138,7 +138,7 @@ def _for_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of one group, mapped over all."""
 
     def with_arrays(*of_group: Any) -> Any:
-        # The steps of a direct solver are a Python 0, which `jax.jit` would make an array without an axis over groups.
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if type(leaf) is int else leaf, function(*of_group))
+        # A direct solver's steps are a Python 0, which `jax.jit` would make an array without an axis over groups.
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if type(leaf) in (int, float) else leaf, function(*of_group))
 
     return eqx.filter_vmap(with_arrays)
