@@ -1,14 +1,40 @@
-"""Squared Euclidean distances of all pairs of rows: fast forwards, and fast backwards.
+"""Squared Euclidean distances of all pairs of rows, `s_ij = Σ_k w_k (a_ik - b_jk)²`, and their derivatives.
 
-Forwards, few columns are summed as squared differences, which keeps full relative accuracy for close points (a later
-square root would otherwise turn a rounding error of 1e-16 into 1e-8); with many columns the matrix product
-`|a|² + |b|² - 2ab` is several times faster and is used on centred rows. Backwards, differentiating the differences would
-build an n × m × d array (about ten times the cost of the rest), so the derivative is always written with matrix products.
+The weights are `w = 1/ℓ²`. Points may be many lengthscales apart, while the pairs that matter are close together. A formula
+is accurate then only if it subtracts coordinates first and rounds afterwards:
+
+- *Values.* Few columns are summed as squared differences. The difference of two close numbers is exact, whatever offset
+  they share. (Divided by ℓ first, each number would be rounded in proportion to the offset.) With many columns the matrix
+  product `|a|² + |b|² - 2ab` is several times faster. Its rounding error is in proportion to `|a|²`, so it is used if all
+  rows are within a few lengthscales of their centre, and differences otherwise.
+- *Derivatives.* Let C be a cotangent of s. The derivative in the weights is `Σ_ij C_ij (a_ik - b_jk)²` and the derivative
+  in the rows is `2 w_k Σ_j C_ij (a_ik - b_jk)`. Both are sums over differences, in which no large terms cancel. Written
+  with matrix products, they would be small differences of sums in proportion to `|a|²`. A derivative in ℓ that goes
+  through scaled rows `a/ℓ` would lose the same digits: it adds up derivatives of both signs, each times its offset. For
+  this reason the weights are an argument of their own.
+
+Autodiff of the differences would build arrays of size n × m × d and take about ten times as long as everything else. The
+sums are formed in a loop over blocks of rows of C instead. It holds d × m numbers at a time, and takes as long as the
+matrix products would.
+
+Values and derivatives of every order come from one form, which is linear in each of its four arguments:
+
+    Φ(c, w, (a, b), (p, q)) = Σ_ijk c_ij w_k (a_ik - b_jk) (p_ik - q_jk).
+
+The squared distances are its slope in c where `p, q = a, b`. The slope in one argument is linear in the other three. So its
+derivative is the same slope with a tangent in place of an argument, and its transpose is another slope of Φ. The primitive
+below computes these slopes. Its rules use nothing but the primitive itself, so derivatives of every order are right, forward
+and reverse, in every nesting.
 """
+
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Bool, Float, Num
 
 from kernax._arrays import matmul
 
@@ -19,6 +45,16 @@ and 1.4 times as long as by a matrix product (n = 5000, two cores)."""
 _ROUGH_DIFFERENCES_UP_TO = 32
 """The same for rough kernels, which need the accuracy more; beyond, compiling one loop over all columns takes too long."""
 
+_WIDE = 64.0
+"""Squared distance from the centre, in lengthscales, up to which a matrix product may be used. Its error in `s` is then at
+most a few hundred units of rounding."""
+
+_BLOCK = 16
+"""Rows of C that one step of the loop adds up. XLA's code for 2 to 12 rows takes twice as long as that for 16."""
+
+_SMALL = 4096
+"""Terms up to which a sum is written plainly: XLA compiles it sooner, and its slower code does not matter."""
+
 
 def centred(x: Float[Array, "n d"], z: Float[Array, "m d"] | None) -> tuple[Array, Array | None]:
     """Both sets of rows less the mean row of `x`: distances stay, and a large common offset costs no digits."""
@@ -26,47 +62,234 @@ def centred(x: Float[Array, "n d"], z: Float[Array, "m d"] | None) -> tuple[Arra
     return x - centre, None if z is None else z - centre
 
 
-def squared_distances(x: Float[Array, "n d"], z: Float[Array, "m d"] | None, *, rough: bool = False) -> Float[Array, "n m"]:
-    """`‖x_i - z_j‖²` for centred rows, never negative; for `z = None` the diagonal is exactly 0, as are its derivatives.
+def _about_the_mean(a: Float[Array, "n d"], b: Float[Array, "m d"]) -> tuple[Array, Array]:
+    centre = jnp.mean(a, axis=0)
+    return a - centre, b - centre
 
-    `rough` is for a kernel whose slope grows without bound as points come together: that slope would blow up the rounding
-    of a matrix product, so the derivative is taken of the differences themselves (n = 2000, d = 8: a pull-back 3.4 times as
-    long).
+
+def squared_distances(
+    x: Num[Array, "n d"],
+    z: Num[Array, "m d"] | None,
+    lengthscale: Float[Array, "*k"] | None = None,
+    *,
+    rough: bool = False,
+) -> Float[Array, "n m"]:
+    """`Σ_k (x_ik - z_jk)² / ℓ_k²` for all pairs of rows.
+
+    **Arguments:**
+
+    - `x`: rows. They need not be centred.
+    - `z`: other rows, or `None` for `x` itself. The diagonal is then exactly 0, and so are its derivatives.
+    - `lengthscale`: one number, or one for each column. `None` means 1, for distances that have no natural unit: with many
+      columns a matrix product is used however far apart the rows are.
+    - `rough`: whether the slope of the kernel is unbounded at 0. It would magnify the rounding of a matrix product, so up to
+      32 columns are summed as differences.
+
+    **Returns:**
+
+    An array of shape `(n, m)` without negative entries.
     """
-    other = x if z is None else z
-    if rough and x.shape[1] <= _ROUGH_DIFFERENCES_UP_TO:
-        distances = _by_differences(x, other)
-    else:
-        distances = _squared_distances(x, other)
+    dtype = jnp.result_type(x, x if z is None else z, 1.0 if lengthscale is None else lengthscale)
+    a, b, w = x.astype(dtype), (x if z is None else z).astype(dtype), jnp.ones(1, dtype)
+    if lengthscale is not None:
+        # Divided by a power of two near ℓ, no row is rounded, and the weights that remain cannot overflow.
+        lengthscale = jnp.atleast_1d(lengthscale).astype(dtype)
+        unit = _power_of_two(jax.lax.stop_gradient(lengthscale))
+        a, b, w = a / unit, b / unit, (unit / lengthscale) ** 2
+    exact = x.shape[1] <= (_ROUGH_DIFFERENCES_UP_TO if rough else _DIFFERENCES_UP_TO)
+    wide = jnp.asarray(False) if exact or lengthscale is None else _is_wide(*jax.lax.stop_gradient((a, b, w)))
+    distances = _slope("c", {"w": w, "a": a, "b": b}, wide, exact=exact, width=w.shape[0])
+    if not exact:
+        # Rounding may go below 0. The derivative stays that of a smooth square, which that of `maximum` would not be.
+        distances = distances + jax.lax.stop_gradient(jnp.maximum(-distances, 0.0))
     return jnp.where(jnp.eye(x.shape[0], dtype=bool), 0.0, distances) if z is None else distances
 
 
-def _by_differences(a: Float[Array, "n d"], b: Float[Array, "m d"]) -> Float[Array, "n m"]:
+def _power_of_two(value: Float[Array, " k"]) -> Float[Array, " k"]:
+    """The nearest power of two, or 1 where there is none (0, infinity, NaN)."""
+    nearest = jax.lax.reduce_precision(value, exponent_bits=int(jnp.finfo(value.dtype).nexp), mantissa_bits=0)
+    return jnp.where(jnp.isfinite(nearest) & (nearest > 0), nearest, 1.0)
+
+
+def _is_wide(a: Float[Array, "n d"], b: Float[Array, "m d"], w: Float[Array, " k"]) -> Bool[Array, ""]:
+    """Whether any row is too far from the centre for a matrix product."""
+    a, b = _about_the_mean(a, b)
+    return jnp.max(jnp.sum(w * jnp.concatenate([a, b]) ** 2, axis=1), initial=0.0) > _WIDE
+
+
+# The slopes of Φ. Each is named by its argument: "c" of shape (n, m), "w" of shape (1,) or (d,), "p" of shape (n, d) and "q"
+# of shape (m, d). A slope in c or w without p and q among the arguments is taken at `p, q = a, b`.
+
+_slope_p = Primitive("slope_of_squared_distances")
+_PAIRS = {"a": ("a", "b"), "b": ("a", "b"), "p": ("p", "q"), "q": ("p", "q")}
+
+
+def _slope(of: str, given: dict[str, Any], wide: Any, **options: Any) -> Any:
+    """The slope of Φ in the argument `of`, given the other arguments.
+
+    `wide` is whether the rows are too far apart for a matrix product. Options are `exact`, whether no matrix product may be
+    used, and `width`, the number of weights.
+    """
+    return _slope_p.bind(wide, *given.values(), of=of, names=tuple(given), **options)
+
+
+def _slope_of_one(wide, *values, of, names, exact, width):
+    """The computation, without batch axes."""
+    given = dict(zip(names, values, strict=True))
+    a, b, others = given["a"], given["b"], [given[name] for name in "pq" if name in given]
+    if of == "c":
+        return _all_pairs(given["w"], a, b, *others, wide=wide, exact=exact)
+    if of == "w":
+        sums = _summed(given["c"], [a, *others[:1]], [b, *others[1:]], square=not others)
+        return jnp.sum(sums, keepdims=True)[0] if width == 1 else jnp.sum(sums, axis=1)
+    # The differences are b - a for "p" and a - b for "q": both have the sign of the other side.
+    sums = _summed(given["c"], [b], [a], axis=1) if of == "p" else _summed(given["c"], [a], [b])
+    return -given["w"] * sums.T
+
+
+def _slope_of_batch(wide, *values, **options):
+    """The computation. All operands have the same leading batch axes."""
+    one = partial(_slope_of_one, **options)
+    for _ in range(wide.ndim):
+        one = jax.vmap(one)
+    return one(wide, *values)
+
+
+def _slope_shape(wide, *values, of, names, exact, width):
+    given = dict(zip(names, values, strict=True))
+    a, b = given["a"], given["b"]
+    shapes = {"c": (*a.shape[:-1], b.shape[-2]), "w": (*wide.shape, width), "p": a.shape, "q": b.shape}
+    return a.update(shape=shapes[of], weak_type=False)
+
+
+def _slope_jvp(primals, tangents, *, of, names, **options):
+    wide, given = primals[0], dict(zip(names, primals[1:], strict=True))
+    moved = dict(zip(names, tangents[1:], strict=True))
+    terms = []
+    for pair in dict.fromkeys(_PAIRS.get(name, (name,)) for name in names if type(moved[name]) is not ad.Zero):
+        shift = {name: ad.instantiate_zeros(moved[name]) for name in pair}
+        if of in "cw" and "a" in pair and "p" not in names:
+            terms.append(2.0 * _slope(of, given | {"p": shift["a"], "q": shift["b"]}, wide, **options))
+        else:
+            terms.append(_slope(of, given | shift, wide, **options))
+    return _slope(of, given, wide, **options), sum(terms[1:], terms[0])
+
+
+def _slope_transpose(cotangent, wide, *values, of, names, **options):
+    if type(cotangent) is ad.Zero:
+        return [None] * (1 + len(names))
+    unknown = {name: value.aval for name, value in zip(names, values, strict=True) if ad.is_undefined_primal(value)}
+    given = {name: value for name, value in zip(names, values, strict=True) if name not in unknown} | {of: cotangent}
+    if of in "pq":
+        # A slope in one of a pair: the other one of the pair has no part in it.
+        (other, like) = ("q", "b") if of == "p" else ("p", "a")
+        given[other] = jnp.zeros_like(given[like]) if like in given else ad.zeros_like_aval(unknown[like])
+
+    def slope(name: str) -> Array:
+        if name in "cw":
+            return _slope(name, {key: given[key] for key in "cwabpq" if key != name and key in given}, wide, **options)
+        a, b = ("a", "b") if name in "pq" else ("p", "q")
+        arguments = {"c": given["c"], "w": given["w"], "a": given[a], "b": given[b]}
+        return _slope({"a": "p", "b": "q"}.get(name, name), arguments, wide, **options)
+
+    return [None, *(slope(name) if name in unknown else None for name in names)]
+
+
+def _slope_batched(operands, axes, **parameters):
+    size = next(operand.shape[axis] for operand, axis in zip(operands, axes, strict=True) if axis is not None)
+    front = [batching.bdim_at_front(operand, axis, size) for operand, axis in zip(operands, axes, strict=True)]
+    return _slope_p.bind(*front, **parameters), 0
+
+
+_slope_p.def_impl(jax.jit(_slope_of_batch, static_argnames=("of", "names", "exact", "width")))
+_slope_p.def_abstract_eval(_slope_shape)
+mlir.register_lowering(_slope_p, mlir.lower_fun(_slope_of_batch, multiple_results=False))
+ad.primitive_jvps[_slope_p] = _slope_jvp
+ad.primitive_transposes[_slope_p] = _slope_transpose
+batching.primitive_batchers[_slope_p] = _slope_batched
+
+
+def _all_pairs(w: Array, a: Array, b: Array, *others: Array, wide: Array, exact: bool) -> Float[Array, "n m"]:
+    """`Σ_k w_k (a_ik - b_jk) (p_ik - q_jk)`; without p and q, they are a and b."""
+    if exact:
+        return _by_differences(w, a, b, *others)
+    u, v = _about_the_mean(a, b)
+    p, q = _about_the_mean(*others) if others else (u, v)
+
+    def products() -> Array:
+        return -matmul(w * u, q.T) - matmul(w * p, v.T) if others else matmul(-2.0 * w * u, v.T)
+
+    # A branch gives what remains beside the norms, so that n × m numbers are written once, as for a matrix product alone.
+    rest = jax.lax.cond(wide, lambda: _by_blocks_of_columns(w, a, b, *others), products)
+    norms_a, norms_b = jnp.sum(w * u * p, axis=1), jnp.sum(w * v * q, axis=1)
+    return jnp.where(wide, 0.0, norms_a)[:, None] + jnp.where(wide, 0.0, norms_b)[None, :] + rest
+
+
+def _by_differences(w: Array, a: Array, b: Array, *others: Array) -> Float[Array, "n m"]:
     """Column by column: one fused loop with the rows of b along the vector lanes."""
     # Concatenated behind a barrier, XLA first lays the columns of both sides out one after another. Fused into the loop, a
     # transposition would make it read with strides; and a loop in which both sides are the same array is not vectorised: a
     # Gram matrix of one column then takes three times as long.
-    columns = jax.lax.optimization_barrier(jnp.concatenate([a.T, b.T], axis=1))
-    total = jnp.zeros((a.shape[0], b.shape[0]), a.dtype)
-    for column in columns:
-        total = total + (column[: a.shape[0], None] - column[None, a.shape[0] :]) ** 2
-    return total
+    n, m = a.shape[0], b.shape[0]
+    columns = jax.lax.optimization_barrier(jnp.concatenate([side.T for side in (a, b, *others)], axis=1))
+    total = jnp.zeros((n, m), a.dtype)
+    for k, column in enumerate(columns):
+        first = column[:n, None] - column[None, n : n + m]
+        second = column[n + m : 2 * n + m, None] - column[None, 2 * n + m :] if others else first
+        total = total + (first * second if w.shape[0] == 1 else w[k] * first * second)
+    return w[0] * total if w.shape[0] == 1 else total
 
 
-@jax.custom_jvp
-def _squared_distances(a: Float[Array, "n d"], b: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    if a.shape[1] <= _DIFFERENCES_UP_TO:
-        return _by_differences(a, b)
-    norms = jnp.sum(a * a, axis=1)[:, None] + jnp.sum(b * b, axis=1)[None, :]
-    return jnp.maximum(norms - 2.0 * matmul(a, b.T), 0.0)
+def _by_blocks_of_columns(w: Array, *sides: Array) -> Float[Array, "n m"]:
+    """The same with a loop over blocks of columns, for more of them than one fused loop can have."""
+    d, block = sides[0].shape[1], _DIFFERENCES_UP_TO
+    w = jnp.broadcast_to(w, (d,))
+
+    def blocks(value: Array) -> Array:
+        padded = jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, -d % block)])
+        return jnp.moveaxis(padded.reshape(*value.shape[:-1], -(-d // block), block), -2, 0)
+
+    def add(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
+        return total + _by_differences(*part), None
+
+    start = jnp.zeros((sides[0].shape[0], sides[1].shape[0]), sides[0].dtype)
+    return jax.lax.scan(add, start, tuple(blocks(value) for value in (w, *sides)))[0]
 
 
-@_squared_distances.defjvp
-def _squared_distances_jvp(primals, tangents):
-    # Not `max`'s derivative: where rounding went below 0, the true function is still a smooth square.
-    (a, b), (da, db) = primals, tangents
-    own = jnp.sum(a * da, axis=1)[:, None] + jnp.sum(b * db, axis=1)[None, :]
-    return _squared_distances(a, b), 2.0 * (own - matmul(da, b.T) - matmul(a, db.T))
+def _summed(c: Array, rows: list[Array], others: list[Array], *, square: bool = False, axis: int = 0) -> Float[Array, "d m"]:
+    """`Σ_i c_ij (rows_ik - others_jk)`, or with a square or the product of two differences instead of the difference.
+
+    With `axis=1` the rows are those of the second axis of c, `c_ji`.
+    """
+
+    def terms(weights: Array, differences: list[Array]) -> Array:
+        return weights * (differences[0] * differences[-1] if square or len(rows) > 1 else differences[0])
+
+    n, m, d = c.shape[axis], c.shape[1 - axis], rows[0].shape[1]
+    if n * m * d <= _SMALL:
+        weights = c.T if axis else c
+        differences = [side[:, :, None] - other.T for side, other in zip(rows, others, strict=True)]
+        return jnp.sum(terms(weights[:, None, :], differences), axis=0)
+    block = min(_BLOCK, n)
+    columns = jax.lax.optimization_barrier([other.T for other in others])
+
+    def add(step: Array, total: Array) -> Array:
+        # The last block begins early enough to be whole. Rows that an earlier block has added get weight 0.
+        begin = jnp.minimum(step * block, n - block)
+        fresh = begin + jnp.arange(block) >= step * block
+        weights = jax.lax.dynamic_slice_in_dim(c, begin, block, axis)
+        weights = jnp.where(fresh[:, None], weights.T if axis else weights, 0.0)
+        sides = [jax.lax.dynamic_slice_in_dim(side, begin, block) for side in rows]
+        # Behind a barrier, XLA copies these few rows first. Inside the sum it would look them up once for every column.
+        weights, sides = jax.lax.optimization_barrier((weights, sides))
+        # Each block is added up on its own first: a long sum of short sums rounds less.
+        part = jnp.zeros_like(total)
+        for r in range(block):
+            differences = [side[r][:, None] - column for side, column in zip(sides, columns, strict=True)]
+            part = part + terms(weights[r], differences)
+        return total + part
+
+    return jax.lax.fori_loop(0, -(-n // block), add, jnp.zeros((d, m), c.dtype))
 
 
 def median_distance(x: Float[Array, "n d"], mask: Bool[Array, " n"], *, per_column: bool) -> Float[Array, "*d"]:
@@ -82,7 +305,7 @@ def median_distance(x: Float[Array, "n d"], mask: Bool[Array, " n"], *, per_colu
     both = counts[:, None] & counts[None, :] & ~jnp.eye(rows.shape[0], dtype=bool)
 
     def median(columns: Float[Array, "k c"]) -> Float[Array, ""]:
-        distances = jnp.sqrt(squared_distances(*centred(columns, None)))
+        distances = jnp.sqrt(squared_distances(columns, None))
         middle = jnp.nanmedian(jnp.where(both, distances, jnp.nan))
         spread = jnp.std(columns, axis=0, where=counts[:, None])
         spread = jnp.sqrt(jnp.sum(spread**2))

@@ -28,14 +28,16 @@ class Periodic(AbstractKernel):
     def gram(self, x, z):
         self._check(x.shape[1])
         x, z = centred(x, z)
-        return jnp.exp(-0.5 * squared_distances(self._circle(x), None if z is None else self._circle(z)))
+        # Cosine and sine have the same lengthscale.
+        lengthscale = self.lengthscale if self.lengthscale.ndim == 0 else jnp.tile(self.lengthscale, 2)
+        return jnp.exp(-0.5 * squared_distances(self._circle(x), None if z is None else self._circle(z), lengthscale))
 
     def diag(self, x):
         return jnp.ones(x.shape[0], x.dtype)
 
     def _circle(self, x: Float[Array, "n d"]) -> Float[Array, "n 2*d"]:
         angle = 2.0 * jnp.pi * x / self.period
-        return jnp.concatenate([jnp.cos(angle) / self.lengthscale, jnp.sin(angle) / self.lengthscale], axis=1)
+        return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
 
     def _check(self, width: int) -> None:
         check_width(self, "lengthscale", self.lengthscale, width)

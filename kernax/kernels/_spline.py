@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import whole_number
 from kernax.kernels._anchored import anchored
-from kernax.kernels._distances import centred, squared_distances
+from kernax.kernels._distances import squared_distances
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._trends import PolynomialTrend
 
@@ -25,7 +25,7 @@ class CubicSpline(AbstractKernel):
         return _of_distance(jnp.sum((a - b) ** 2), 3, 1 / 12)
 
     def gram(self, x, z):
-        return _of_distance(squared_distances(*centred(x, z)), 3, 1 / 12)
+        return _of_distance(squared_distances(x, z), 3, 1 / 12)
 
     def diag(self, x):
         return jnp.zeros(x.shape[0], x.dtype)
@@ -55,7 +55,7 @@ class ThinPlate(AbstractKernel):
 
     def gram(self, x, z):
         exponent, factor = self._shape(x.shape[1])
-        return _of_distance(squared_distances(*centred(x, z), rough=exponent == 1), exponent, factor)
+        return _of_distance(squared_distances(x, z, rough=exponent == 1), exponent, factor)
 
     def diag(self, x):
         return jnp.zeros(x.shape[0], x.dtype)

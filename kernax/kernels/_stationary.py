@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax.kernels._distances import centred, median_distance, squared_distances
+from kernax.kernels._distances import median_distance, squared_distances
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import matern
 from kernax.parameters import Parameter, positive
@@ -31,9 +31,7 @@ class AbstractStationary(AbstractKernel):
 
     def gram(self, x, z):
         check_width(self, "lengthscale", self.lengthscale, x.shape[1])
-        x, z = centred(x, z)
-        x, z = x / self.lengthscale, None if z is None else z / self.lengthscale
-        return self.of_squared_distance(squared_distances(x, z, rough=self.is_rough))
+        return self.of_squared_distance(squared_distances(x, z, self.lengthscale, rough=self.is_rough))
 
     def diag(self, x):
         return self.of_squared_distance(jnp.zeros(x.shape[0], x.dtype))
