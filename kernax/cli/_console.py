@@ -37,7 +37,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise  # ends of their own; of a closed pipe, the reader has seen enough
         except Exception as error:
-            # Ctrl-C inside a host callback comes out as an error of JAX.
+            # Ctrl-C while LAPACK runs inside a compiled program comes out as an error of JAX.
             message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _told(error)
             _end(message, code)
 

@@ -155,7 +155,7 @@ def _scored(
         try:
             answer = method(fold)
         except (FailedError, ValueError, TypeError, FloatingPointError) as error:
-            if "KeyboardInterrupt" in str(error):  # inside a host callback
+            if "KeyboardInterrupt" in str(error):  # while LAPACK runs inside a compiled program
                 raise KeyboardInterrupt from None
             reason = (error.explanation if isinstance(error, FailedError) else str(error)).splitlines()[0]
             break
