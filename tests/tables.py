@@ -225,7 +225,9 @@ def second_derivatives(ours, plain, vector, rtol=1e-9, *, first_only=False) -> N
 
     @jax.jit
     def program(v):
-        first = jax.value_and_grad(ours)(v), along(ours)(v)
+        # The value that comes out of a gradient is differentiable, too.
+        of_value = along(lambda v: jax.value_and_grad(ours)(v)[0])(v)
+        first = jax.value_and_grad(ours)(v), jnp.stack([along(ours)(v), of_value])
         if first_only:
             return *first, jnp.zeros(0)
         return *first, jnp.stack([along(along(ours))(v), along(by_reverse(ours))(v), by_reverse(by_reverse(ours))(v)])
@@ -235,5 +237,5 @@ def second_derivatives(ours, plain, vector, rtol=1e-9, *, first_only=False) -> N
     curvature = jax.jit(along(by_reverse(plain)))(vector)
     np.testing.assert_allclose(value, expected, rtol=1e-10)
     np.testing.assert_allclose(gradient, slope, rtol=rtol, atol=rtol)
-    np.testing.assert_allclose(forward, jnp.vdot(slope, direction), rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(forward, jnp.broadcast_to(jnp.vdot(slope, direction), 2), rtol=rtol, atol=rtol)
     np.testing.assert_allclose(curvatures, jnp.broadcast_to(curvature, curvatures.shape), rtol=10 * rtol, atol=10 * rtol)

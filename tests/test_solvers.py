@@ -7,7 +7,7 @@ import pytest
 
 import kernax as kx
 from kernax.reports import condition_estimate
-from tests.tables import KERNELS, SOLVERS, TOLERANCES, points, targets
+from tests.tables import KERNELS, SOLVERS, TOLERANCES, points, second_derivatives, targets
 
 X = points(8)
 Y = targets(X)
@@ -66,34 +66,7 @@ def objectives(kernel, x, y, noise, solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_derivatives_are_right_to_second_order_forward_and_reverse(solver, noise):
     ours, plain, vector = objectives(1.3 * kx.Matern52(lengthscale=[0.9, 1.4]), X, Y, NOISES[noise], SOLVERS[solver])
-    check_derivatives(ours, plain, vector, rtol=1e-9)
-
-
-def check_derivatives(ours, plain, vector, rtol):
-    """Value, slope and curvature along a direction, by every nesting of forward and reverse mode."""
-    direction = jnp.cos(jnp.arange(vector.size, dtype=vector.dtype))
-
-    def along(function):
-        return lambda v: jax.jvp(function, (v,), (direction,))[1]
-
-    def by_reverse(function):
-        return lambda v: jnp.vdot(jax.grad(function)(v), direction)
-
-    @jax.jit
-    def program(v):
-        curvatures = [along(along(ours))(v), along(by_reverse(ours))(v), by_reverse(by_reverse(ours))(v)]
-        of_value = along(lambda v: jax.value_and_grad(ours)(v)[0])(v)
-        return *jax.value_and_grad(ours)(v), along(ours)(v), of_value, jnp.stack(curvatures)
-
-    value, gradient, forward, of_value, curvatures = program(vector)
-    expected, slope = jax.jit(jax.value_and_grad(plain))(vector)
-    curvature = jax.jit(along(by_reverse(plain)))(vector)
-    np.testing.assert_allclose(value, expected, rtol=1e-11)
-    np.testing.assert_allclose(gradient, slope, rtol=rtol, atol=rtol)
-    np.testing.assert_allclose(forward, jnp.vdot(slope, direction), rtol=rtol, atol=rtol)
-    # The value that comes out of a gradient is differentiable, too.
-    np.testing.assert_allclose(of_value, jnp.vdot(slope, direction), rtol=rtol, atol=rtol)
-    np.testing.assert_allclose(curvatures, jnp.broadcast_to(curvature, 3), rtol=10 * rtol, atol=10 * rtol)
+    second_derivatives(ours, plain, vector, rtol=1e-9)
 
 
 def test_large_matrices_take_the_direct_lapack_path_with_the_same_answers():
@@ -102,7 +75,7 @@ def test_large_matrices_take_the_direct_lapack_path_with_the_same_answers():
     ours, plain, vector = objectives(1.3 * kx.RBF(lengthscale=0.7), x, targets(x), 0.3, kx.Cholesky())
     program = jax.jit(jax.value_and_grad(ours))
     assert "kernax_dpotrf_1" in program.lower(vector).as_text()
-    check_derivatives(ours, plain, vector, rtol=1e-8)
+    second_derivatives(ours, plain, vector, rtol=1e-8)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
