@@ -95,14 +95,12 @@ def squared_distances(
         # Divided by a power of two near ℓ, no row is rounded, and the weights that remain cannot overflow.
         lengthscale = jnp.atleast_1d(lengthscale).astype(dtype)
         unit = _power_of_two(jax.lax.stop_gradient(lengthscale))
-        a, b, w = a / unit, b / unit, (unit / lengthscale) ** 2
+        a, b, w = a / unit, b / unit, (lengthscale / unit) ** -2
     exact = x.shape[1] <= (_ROUGH_DIFFERENCES_UP_TO if rough else _DIFFERENCES_UP_TO)
     wide = jnp.asarray(False) if exact or lengthscale is None else _is_wide(*jax.lax.stop_gradient((a, b, w)))
-    distances = _slope("c", {"w": w, "a": a, "b": b}, wide, exact=exact, width=w.shape[0])
-    if not exact:
-        # Rounding may go below 0. The derivative stays that of a smooth square, which that of `maximum` would not be.
-        distances = distances + jax.lax.stop_gradient(jnp.maximum(-distances, 0.0))
-    return jnp.where(jnp.eye(x.shape[0], dtype=bool), 0.0, distances) if z is None else distances
+    distances = _slope("c", {"w": w, "a": a, "b": b}, wide, own=z is None, exact=exact, width=w.shape[0])
+    # Rounding may go below 0. The derivative stays that of a smooth square, which that of `maximum` would not be.
+    return distances if exact else distances + jax.lax.stop_gradient(jnp.maximum(-distances, 0.0))
 
 
 def _power_of_two(value: Float[Array, " k"]) -> Float[Array, " k"]:
@@ -118,7 +116,8 @@ def _is_wide(a: Float[Array, "n d"], b: Float[Array, "m d"], w: Float[Array, " k
 
 
 # The slopes of Φ. Each is named by its argument: "c" of shape (n, m), "w" of shape (1,) or (d,), "p" of shape (n, d) and "q"
-# of shape (m, d). A slope in c or w without p and q among the arguments is taken at `p, q = a, b`.
+# of shape (m, d). A slope in c or w without p and q among the arguments is taken at `p, q = a, b`. Distances of rows from
+# themselves (`own`) are no part of Φ: they are 0, even if the kernel has an infinite slope there.
 
 _slope_p = Primitive("slope_of_squared_distances")
 _PAIRS = {"a": ("a", "b"), "b": ("a", "b"), "p": ("p", "q"), "q": ("p", "q")}
@@ -127,23 +126,25 @@ _PAIRS = {"a": ("a", "b"), "b": ("a", "b"), "p": ("p", "q"), "q": ("p", "q")}
 def _slope(of: str, given: dict[str, Any], wide: Any, **options: Any) -> Any:
     """The slope of Φ in the argument `of`, given the other arguments.
 
-    `wide` is whether the rows are too far apart for a matrix product. Options are `exact`, whether no matrix product may be
-    used, and `width`, the number of weights.
+    `wide` is whether the rows are too far apart for a matrix product. Options are `own`, whether a and b are the same rows,
+    `exact`, whether no matrix product may be used, and `width`, the number of weights.
     """
     return _slope_p.bind(wide, *given.values(), of=of, names=tuple(given), **options)
 
 
-def _slope_of_one(wide, *values, of, names, exact, width):
+def _slope_of_one(wide, *values, of, names, own, exact, width):
     """The computation, without batch axes."""
     given = dict(zip(names, values, strict=True))
     a, b, others = given["a"], given["b"], [given[name] for name in "pq" if name in given]
     if of == "c":
-        return _all_pairs(given["w"], a, b, *others, wide=wide, exact=exact)
+        pairs = _all_pairs(given["w"], a, b, *others, wide=wide, exact=exact)
+        # The squared difference of a row from itself is exactly 0 anyway, and the check would take time.
+        return pairs if not own or (exact and not others) else jnp.where(jnp.eye(len(pairs), dtype=bool), 0.0, pairs)
     if of == "w":
-        sums = _summed(given["c"], [a, *others[:1]], [b, *others[1:]], square=not others)
+        sums = _summed(given["c"], [a, *others[:1]], [b, *others[1:]], own=own, square=not others)
         return jnp.sum(sums, keepdims=True)[0] if width == 1 else jnp.sum(sums, axis=1)
     # The differences are b - a for "p" and a - b for "q": both have the sign of the other side.
-    sums = _summed(given["c"], [b], [a], axis=1) if of == "p" else _summed(given["c"], [a], [b])
+    sums = _summed(given["c"], [b], [a], own=own, axis=1) if of == "p" else _summed(given["c"], [a], [b], own=own)
     return -given["w"] * sums.T
 
 
@@ -155,7 +156,7 @@ def _slope_of_batch(wide, *values, **options):
     return one(wide, *values)
 
 
-def _slope_shape(wide, *values, of, names, exact, width):
+def _slope_shape(wide, *values, of, names, own, exact, width):
     given = dict(zip(names, values, strict=True))
     a, b = given["a"], given["b"]
     shapes = {"c": (*a.shape[:-1], b.shape[-2]), "w": (*wide.shape, width), "p": a.shape, "q": b.shape}
@@ -201,7 +202,7 @@ def _slope_batched(operands, axes, **parameters):
     return _slope_p.bind(*front, **parameters), 0
 
 
-_slope_p.def_impl(jax.jit(_slope_of_batch, static_argnames=("of", "names", "exact", "width")))
+_slope_p.def_impl(jax.jit(_slope_of_batch, static_argnames=("of", "names", "own", "exact", "width")))
 _slope_p.def_abstract_eval(_slope_shape)
 mlir.register_lowering(_slope_p, mlir.lower_fun(_slope_of_batch, multiple_results=False))
 ad.primitive_jvps[_slope_p] = _slope_jvp
@@ -256,40 +257,45 @@ def _by_blocks_of_columns(w: Array, *sides: Array) -> Float[Array, "n m"]:
     return jax.lax.scan(add, start, tuple(blocks(value) for value in (w, *sides)))[0]
 
 
-def _summed(c: Array, rows: list[Array], others: list[Array], *, square: bool = False, axis: int = 0) -> Float[Array, "d m"]:
+def _summed(
+    c: Array, rows: list[Array], others: list[Array], *, own: bool, square: bool = False, axis: int = 0
+) -> Float[Array, "d m"]:
     """`Σ_i c_ij (rows_ik - others_jk)`, or with a square or the product of two differences instead of the difference.
 
-    With `axis=1` the rows are those of the second axis of c, `c_ji`.
+    With `own`, entries on the diagonal of c do not count. With `axis=1`, the rows are those of the second axis, `c_ji`.
     """
+
+    def block_of_weights(begin: Any, size: int, done: Any) -> Array:
+        """The given rows of c, as they count: not those that are done."""
+        weights = jax.lax.dynamic_slice_in_dim(c, begin, size, axis)
+        row = begin + jnp.arange(size)[:, None]
+        skip = row < done if not own else (row < done) | (row == jnp.arange(m))
+        return jnp.where(skip, 0.0, weights.T if axis else weights)
 
     def terms(weights: Array, differences: list[Array]) -> Array:
         return weights * (differences[0] * differences[-1] if square or len(rows) > 1 else differences[0])
 
     n, m, d = c.shape[axis], c.shape[1 - axis], rows[0].shape[1]
     if n * m * d <= _SMALL:
-        weights = c.T if axis else c
         differences = [side[:, :, None] - other.T for side, other in zip(rows, others, strict=True)]
-        return jnp.sum(terms(weights[:, None, :], differences), axis=0)
-    block = min(_BLOCK, n)
+        return jnp.sum(terms(block_of_weights(0, n, 0)[:, None, :], differences), axis=0)
+    size = min(_BLOCK, n)
     columns = jax.lax.optimization_barrier([other.T for other in others])
 
     def add(step: Array, total: Array) -> Array:
-        # The last block begins early enough to be whole. Rows that an earlier block has added get weight 0.
-        begin = jnp.minimum(step * block, n - block)
-        fresh = begin + jnp.arange(block) >= step * block
-        weights = jax.lax.dynamic_slice_in_dim(c, begin, block, axis)
-        weights = jnp.where(fresh[:, None], weights.T if axis else weights, 0.0)
-        sides = [jax.lax.dynamic_slice_in_dim(side, begin, block) for side in rows]
+        # The last block begins early enough to be whole.
+        begin = jnp.minimum(step * size, n - size)
+        sides = [jax.lax.dynamic_slice_in_dim(side, begin, size) for side in rows]
         # Behind a barrier, XLA copies these few rows first. Inside the sum it would look them up once for every column.
-        weights, sides = jax.lax.optimization_barrier((weights, sides))
+        weights, sides = jax.lax.optimization_barrier((block_of_weights(begin, size, step * size), sides))
         # Each block is added up on its own first: a long sum of short sums rounds less.
         part = jnp.zeros_like(total)
-        for r in range(block):
+        for r in range(size):
             differences = [side[r][:, None] - column for side, column in zip(sides, columns, strict=True)]
             part = part + terms(weights[r], differences)
         return total + part
 
-    return jax.lax.fori_loop(0, -(-n // block), add, jnp.zeros((d, m), c.dtype))
+    return jax.lax.fori_loop(0, -(-n // size), add, jnp.zeros((d, m), c.dtype))
 
 
 def median_distance(x: Float[Array, "n d"], mask: Bool[Array, " n"], *, per_column: bool) -> Float[Array, "*d"]:
