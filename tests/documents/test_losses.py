@@ -157,7 +157,8 @@ def test_counts_of_any_size():
     """No overflow on the way to `e^f = 10⁶`: steps that would are halved."""
     y = np.array([0.0, 1e6, 3.0, 1e5, 0.0, 0.0, 40.0, 2.0, 1e3, 7.0])
     c = kx.condition(learners.KernelMachine(KERNEL, learners.Poisson(), penalty=1e-3), kx.Data(X, y))
-    np.testing.assert_allclose(c.coefficients, 500 * (y - np.exp(c.values)), rtol=1e-6, atol=1e-4)
+    # Newton's method stops at eps^¾ of the largest force, 5e8: 8e-4.
+    np.testing.assert_allclose(c.coefficients, 500 * (y - np.exp(c.values)), rtol=1e-6, atol=1e-3)
 
 
 def test_squares_are_kernel_ridge_regression():
