@@ -39,6 +39,11 @@ class AbstractBijector(abc.ABC):
     def at_bound(self, value: Float[Array, "*s"]) -> Bool[Array, "*s"]:
         """Whether the value is at an end of its range."""
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Beyond these unconstrained numbers the value does not change any more. `fit` stays between them."""
+        return -math.inf, math.inf
+
     def log_jacobian(self, unconstrained: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """`log |d value / d unconstrained|`, elementwise. A sampler adds it to the log-density of the value."""
         _, slope = jax.jvp(self.forward, (unconstrained,), (jnp.ones_like(unconstrained),))
@@ -83,9 +88,13 @@ class Positive(AbstractBijector):
         if not 0 < self.floor < self.ceiling < math.inf:
             raise ValueError(f"Positive needs 0 < floor < ceiling, got {self.floor} and {self.ceiling}.")
 
+    @property
+    def ends(self):
+        return math.log(self.floor), math.log(self.ceiling)
+
     def forward(self, unconstrained):
         # Two selects instead of `clip`, whose derivative at ties takes longer to compile.
-        low, high = math.log(self.floor), math.log(self.ceiling)
+        low, high = self.ends
         return jnp.exp(jnp.where(unconstrained < low, low, jnp.where(unconstrained > high, high, unconstrained)))
 
     def inverse(self, value):

@@ -50,10 +50,11 @@ def fit(
     `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the given
     model elsewhere, and keeps the best; the same `key` draws the same starts.
 
-    The tolerances are relative to the objective's own size: the fit has converged when no component of the gradient
-    exceeds `gradient_tolerance` (1e-5 in float64, 1e-3 in float32) times it, and gives up after `patience` steps (20, or
-    100 with an optimiser of your own) with no progress above `value_tolerance` times it. The best finite point met is
-    what is returned.
+    The fit has converged when the curvature met on the way says that another step would gain less than `value_tolerance`,
+    and no component of the gradient exceeds `gradient_tolerance`. For a likelihood both are in nats (1e-6 and 1e-3 in
+    float64, 1e-4 and 0.1 in float32), so it does not matter which offset and scale the targets have; for other objectives
+    they are relative to the best value (1e-8 and 1e-5; 1e-5 and 1e-3). The fit gives up after `patience` steps (20, or 100
+    with an optimiser of your own) that gained less than `value_tolerance` in all. The best finite point met is returned.
 
     Compiled programs are found again for the same shapes, settings, and objective and optimiser objects: make an optimiser
     once, not in every call. `fit` itself has no derivative.

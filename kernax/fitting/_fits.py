@@ -28,7 +28,7 @@ class Fit(eqx.Module, Generic[M]):
     num_steps: Int[Array, ""]
     """Evaluations of the objective and its gradient, of the start that won."""
     gradient_norm: Float[Array, ""]
-    """The largest component of the gradient in the unconstrained space."""
+    """The largest component of the gradient in the unconstrained space, with means in units of the largest target."""
     at_bound: Any
     """A tree of booleans: which parameters ended at an end of their range."""
     jitter: Float[Array, ""]

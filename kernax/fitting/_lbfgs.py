@@ -14,11 +14,17 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
+
+from kernax.fitting._curvature import Curvature, inverse_hessian_times, no_curvature, with_pair
 
 _DECREASE, _CURVATURE = 1e-4, 0.9
 _LONGEST_FIRST_TRIAL = 4.0
 """In the largest component: a factor of e⁴ in a parameter walked in its logarithm."""
+_GROWTH = 4.0
+"""How much the inverse Hessian may grow with one step, also in directions that were not tried. Far from the optimum the
+objective of data with a large offset bends a million times as much as near it. Steps would stay a millionth too short for
+parameters that begin to matter later (the noise). It also saves a tenth of the steps of ordinary fits."""
 
 
 class _Line(NamedTuple):
@@ -52,8 +58,7 @@ class _State(NamedTuple):
     direction: Float[Array, " k"]
     anchor_gradient: Float[Array, " k"]
     low_gradient: Float[Array, " k"]
-    memory: Float[Array, "..."]
-    num_pairs: Int[Array, ""]
+    curvature: Curvature
 
 
 @functools.cache
@@ -69,8 +74,7 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
     def init(params):
         x, _ = jax.flatten_util.ravel_pytree(params)
         vector, line = jnp.zeros_like(x), jnp.zeros(11, x.dtype)
-        memory = jnp.zeros((x.size, x.size) if x.size <= 2 * memory_size else (2, memory_size, x.size), x.dtype)
-        return _State(jnp.asarray(False), line, vector, vector, vector, vector, memory, jnp.zeros((), jnp.int32))
+        return _State(jnp.asarray(False), line, vector, vector, vector, vector, no_curvature(x, memory_size))
 
     def update(updates, state: _State, params=None, *, value, **extra):
         del extra
@@ -94,14 +98,15 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
         base = jnp.where(here, trial, jnp.where(at_low, searched.low, _at_step(line.start, 0.0)))
         base_gradient = jnp.where(here, gradient, jnp.where(at_low, low_gradient, state.anchor_gradient))
         taken = jnp.where(new_line, base[0], 0.0)
-        anchor = jnp.where(state.started, state.anchor + taken * state.direction, x)
+        # Here is `x`, which may differ from the point asked for: a fit keeps its parameters in their ranges.
+        anchor = jnp.where(here, x, state.anchor + taken * state.direction)
 
         pair = jnp.stack([anchor - state.anchor, base_gradient - state.anchor_gradient])
-        memory, num_pairs = _remember(state, pair, state.started & (here | at_low))
-        num_pairs = jnp.where(restart, 0, num_pairs)
+        curvature = with_pair(state.curvature, pair, state.started & (here | at_low), growth=_GROWTH)
+        curvature = curvature._replace(num_pairs=jnp.where(restart, 0, curvature.num_pairs))
         num_resets = jnp.where(restart, line.num_resets + 1, jnp.where(new_line, 0.0, line.num_resets))
-        newton = -_image(base_gradient, memory, num_pairs)
-        is_descent = (num_pairs > 0) & (jnp.vdot(newton, base_gradient) < 0)
+        newton = -inverse_hessian_times(base_gradient, curvature)
+        is_descent = (curvature.num_pairs > 0) & (jnp.vdot(newton, base_gradient) < 0)
         fresh = jnp.where(is_descent, newton, 0.1**num_resets * _steepest(base_gradient))
         direction = jnp.where(new_line, fresh, state.direction)
 
@@ -118,8 +123,7 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
             direction=direction,
             anchor_gradient=jnp.where(new_line, base_gradient, state.anchor_gradient),
             low_gradient=jnp.where(new_line, base_gradient, low_gradient),
-            memory=memory,
-            num_pairs=num_pairs,
+            curvature=curvature,
         )
         return unravel(anchor + next_line[0] * direction - x), next_state
 
@@ -186,61 +190,7 @@ def _extrapolate(line: _Line, step: Float[Array, ""], slope: Float[Array, ""]) -
     return jnp.clip(ahead, 1.5 * step, 8.0 * step)
 
 
-def _remember(
-    state: _State, pair: Float[Array, "2 k"], moved: Bool[Array, ""]
-) -> tuple[Float[Array, "..."], Int[Array, ""]]:
-    """What is remembered with this step and change of gradient added, if they keep the inverse Hessian positive."""
-    products = pair @ pair.T
-    curvature, squares = products[0, 1], products[0, 0] * products[1, 1]
-    keep = moved & (curvature > 0) & (curvature**2 > jnp.finfo(pair.dtype).eps ** 2 * squares)
-    if state.memory.ndim == 2:
-        memory, most = _updated(state.memory, pair, products, state.num_pairs), jnp.iinfo(jnp.int32).max
-    else:
-        memory, most = jnp.concatenate([state.memory[:, 1:], pair[:, None]], axis=1), state.memory.shape[1]
-    return jnp.where(keep, memory, state.memory), jnp.minimum(state.num_pairs + keep, most)
-
-
-def _updated(
-    inverse: Float[Array, "k k"], pair: Float[Array, "2 k"], products: Float[Array, "2 2"], num_pairs: Int[Array, ""]
-) -> Float[Array, "k k"]:
-    """BFGS: `(I - sdᵀ/c) H (I - dsᵀ/c) + ssᵀ/c` for the step s, the change d and `c = sᵀd`; at first H is `c/dᵀd · I`."""
-    step, change = pair
-    curvature = jnp.where(products[0, 1] == 0, 1.0, products[0, 1])
-    square = jnp.where(products[1, 1] == 0, 1.0, products[1, 1])
-    inverse = jnp.where(num_pairs == 0, curvature / square * jnp.eye(step.size, dtype=step.dtype), inverse)
-    image = inverse @ change
-    mixed = step[:, None] * image[None, :]
-    weight = (1.0 + jnp.vdot(change, image) / curvature) / curvature
-    return inverse - (mixed + mixed.T) / curvature + weight * step[:, None] * step[None, :]
-
-
 def _steepest(gradient: Float[Array, " k"]) -> Float[Array, " k"]:
     """Downhill, no further than 1: a factor of e in a parameter walked in its logarithm."""
     finite = jnp.where(jnp.isfinite(gradient), gradient, 0.0)
     return -finite / jnp.maximum(1.0, jnp.linalg.norm(finite))
-
-
-def _image(gradient: Float[Array, " k"], memory: Float[Array, "..."], num_pairs: Int[Array, ""]) -> Float[Array, " k"]:
-    """`H gradient` for the inverse Hessian H, kept as such or implied by the last `num_pairs` of the kept pairs."""
-    if memory.ndim == 2:
-        return memory @ gradient
-    steps, changes = memory
-    m = steps.shape[0]
-    kept = jnp.arange(m) >= m - num_pairs
-    curvatures = jnp.sum(steps * changes, axis=1)
-    weights = jnp.where(kept, 1.0 / jnp.where(kept, curvatures, 1.0), 0.0)
-
-    def backwards(direction, pair):
-        step, change, weight = pair
-        share = weight * jnp.vdot(step, direction)
-        return direction - share * change, share
-
-    def forwards(direction, pair):
-        step, change, weight, share = pair
-        return direction + (share - weight * jnp.vdot(change, direction)) * step, None
-
-    direction, shares = jax.lax.scan(backwards, gradient, (steps, changes, weights), reverse=True)
-    square = jnp.sum(changes[-1] ** 2)
-    direction = direction * jnp.where(num_pairs > 0, curvatures[-1] / jnp.where(num_pairs > 0, square, 1.0), 1.0)
-    direction, _ = jax.lax.scan(forwards, direction, (steps, changes, weights, shares))
-    return direction

@@ -7,11 +7,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from kernax.data import Data
+from kernax.fitting._convergence import inside, inward, nothing_tried, ravel, sizes
+from kernax.fitting._curvature import Curvature, inverse_hessian_times, with_pair
 from kernax.fitting._programs import Packing, Vectors
 from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior
@@ -31,6 +34,10 @@ class AbstractProblem(eqx.Module):
         """The floating type of the value."""
 
     @abc.abstractmethod
+    def sizes(self, free: AbstractModel) -> Float[Array, " k"]:
+        """What counts as a step of ordinary length, for every free parameter."""
+
+    @abc.abstractmethod
     def __call__(self, free: AbstractModel) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
         """The value, and beside it the factorisation's result and jitter."""
 
@@ -47,6 +54,9 @@ class Problem(AbstractProblem):
     def dtype(self):
         return self.data.dtype
 
+    def sizes(self, free):
+        return sizes(free, self.data)
+
     def __call__(self, free):
         model = as_dtype(join(free, self.held), self.data.dtype)
         c = condition(model, self.data, self.solver, throw=False)
@@ -55,27 +65,37 @@ class Problem(AbstractProblem):
 
 
 class Rules(eqx.Module):
-    """How to walk, and when to stop. "The scale" is `scale_of`."""
+    """How to walk, and when to stop."""
 
     optimiser: optax.GradientTransformation = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     gradient_tolerance: float = eqx.field(static=True)
-    """Converged when no component of the gradient exceeds this times the scale."""
+    """Converged only if no component of the gradient exceeds this, in nats or relative to the best value."""
     value_tolerance: float = eqx.field(static=True)
-    """A step whose progress is less than this times the scale counts as none."""
+    """Converged only if another step could gain no more than this, and a step that gained less made no progress."""
     patience: int = eqx.field(static=True)
     """How many steps without progress end the fit."""
+    in_nats: bool = eqx.field(static=True)
+    """Whether the objective is a negative log-likelihood. Its tolerances are absolute."""
     keep_history: bool = eqx.field(static=True, default=True)
     """Whether the value of every step is kept: of thousands of fits it would fill the memory."""
 
 
 class Best(eqx.Module):
-    """The best finite point so far."""
+    """The best finite point so far. Among values that differ by rounding only, the one with the smaller gradient."""
 
     free: AbstractModel
     value: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
+    gradient: Float[Array, " k"]
+    """In the parameters' own units, without what would push a parameter out of its range."""
+    gain: Float[Array, ""]
+    """What another step could gain, as far as is known."""
     jitter: Float[Array, ""]
+
+    @property
+    def gradient_norm(self) -> Float[Array, ""]:
+        """The largest component."""
+        return jnp.max(jnp.abs(self.gradient), initial=0.0)
 
 
 class LoopState(eqx.Module):
@@ -84,6 +104,8 @@ class LoopState(eqx.Module):
     free: AbstractModel
     optimiser: PyTree
     best: Best
+    curvature: Curvature
+    """Learned between the best points, in the parameters' own units."""
     first_value: Float[Array, ""]
     first_status: Any
     last_value: Float[Array, ""]
@@ -99,12 +121,15 @@ class LoopState(eqx.Module):
 def start(free: AbstractModel, dtype: Any, rules: Rules) -> LoopState:
     """The state before the first evaluation."""
     unknown = jnp.full((), jnp.inf, dtype)
-    best = Best(free, unknown, unknown, jnp.zeros((), dtype))
+    free = inside(free)
+    x = ravel(free)
+    best = Best(free, unknown, jnp.full_like(x, jnp.inf), unknown, jnp.zeros((), dtype))
     count = jnp.zeros((), jnp.int32)
     return LoopState(
         free=free,
         optimiser=rules.optimiser.init(eqx.filter(free, eqx.is_inexact_array)),  # pyright: ignore[reportArgumentType]
         best=best,
+        curvature=nothing_tried(x),
         first_value=unknown,
         first_status=Result.where(jnp.asarray(True), Result.successful, Result.empty),
         last_value=unknown,
@@ -120,6 +145,7 @@ def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int
     """Go on until the loop stops by itself or `until` steps have been made in all."""
     # The history stays apart: a long one would be copied with every turn.
     packing = Packing.of(dataclasses.replace(state, history=state.history[:0]))
+    own_units = problem.sizes(state.free)
 
     def apart(state: LoopState) -> tuple[Vectors, Array]:
         return packing.pack(dataclasses.replace(state, history=state.history[:0])), state.history
@@ -132,43 +158,44 @@ def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int
         return state.running & (state.step < until)
 
     def turn(carry: tuple[Vectors, Array]) -> tuple[Vectors, Array]:
-        return apart(_turn(joined(carry), problem, rules))
+        return apart(_turn(joined(carry), problem, rules, own_units))
 
     return joined(jax.lax.while_loop(goes_on, turn, apart(state)))
 
 
-def _turn(state: LoopState, problem: AbstractProblem, rules: Rules) -> LoopState:
+def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:
     (value, (status, jitter)), gradient = jax.value_and_grad(problem, has_aux=True)(state.free)
-    norm = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=0.0) for g in jax.tree.leaves(gradient)]))
+    slopes = ravel(inward(gradient, state.free)) * own_units
     first = state.step == 0
     first_value = jnp.where(first, value, state.first_value)
     first_status = Result.where(first, status, state.first_status)
 
-    better = jnp.isfinite(value) & jnp.isfinite(norm) & (value < state.best.value)
-    candidate = Best(state.free, value, norm.astype(value.dtype), jitter)
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), candidate, state.best)
-
-    scale = scale_of(best, first_value)
+    best, curvature, better = _compared(state, value, slopes, jitter, own_units)
+    scale = _scale(best, first_value, rules)
     progress = better & ~(state.milestone - value <= rules.value_tolerance * scale)
     milestone = jnp.where(progress, value, state.milestone)
     idle = jnp.where(progress, 0, state.idle + 1)
 
+    # The optimiser walks in the parameters' own units, in which steps of length 1 suit all of them.
+    _, unravel = jax.flatten_util.ravel_pytree(state.free)
     updates, optimiser = optax.with_extra_args_support(rules.optimiser).update(
-        gradient,  # pyright: ignore[reportArgumentType]
+        unravel(slopes),
         state.optimiser,
-        state.free,  # pyright: ignore[reportArgumentType]
+        unravel(ravel(state.free) / own_units),
         value=value,
-        grad=gradient,
-        value_fn=lambda free: problem(free)[0],
+        grad=unravel(slopes),
+        value_fn=lambda free: problem(unravel(ravel(free) * own_units))[0],
     )
+    free = inside(unravel(ravel(state.free) + ravel(updates) * own_units))
     step = state.step + 1
     # A start without a finite value gives an optimiser nothing to go by.
     hopeless = first & ~jnp.isfinite(value)
     stop = converged(best, first_value, rules) | (idle >= rules.patience) | (step >= rules.max_steps) | hopeless
     return LoopState(
-        free=optax.apply_updates(state.free, updates),  # pyright: ignore[reportArgumentType]
+        free=free,
         optimiser=optimiser,
         best=best,
+        curvature=curvature,
         first_value=first_value,
         first_status=first_status,
         last_value=value,
@@ -180,27 +207,43 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules) -> LoopState
     )
 
 
-def scale_of(best: Best, first_value: Float[Array, ""]) -> Float[Array, ""]:
-    """The objective's own size, so that tolerances mean the same in every unit: the best value, and (lest that be 0 by
-    chance) a hundredth of the way come so far."""
-    made = 0.01 * jnp.abs(first_value - best.value)
-    return jnp.abs(best.value) + jnp.where(jnp.isfinite(made), made, 0.0)
+def _compared(
+    state: LoopState, value: Float[Array, ""], slopes: Float[Array, " k"], jitter: Float[Array, ""], own_units: Array
+) -> tuple[Best, Curvature, Bool[Array, ""]]:
+    """The best point with this one, the curvature with the step between them, and whether this one is better."""
+    old = state.best
+    norm, rounding = jnp.max(jnp.abs(slopes), initial=0.0), 10 * jnp.finfo(value.dtype).eps * jnp.abs(old.value)
+    better = (value < old.value - rounding) | ((value <= old.value + rounding) & (norm < old.gradient_norm))
+    better = better & jnp.isfinite(value) & jnp.isfinite(norm)
+    pair = jnp.stack([(ravel(state.free) - ravel(old.free)) / own_units, slopes - old.gradient])
+    curvature = with_pair(state.curvature, pair, better & jnp.isfinite(old.value))
+    gain = 0.5 * jnp.vdot(slopes, inverse_hessian_times(slopes, curvature)).astype(value.dtype)
+    gain = jnp.where(gain >= 0, gain, jnp.inf)  # rounding has spoilt the curvature
+    new = Best(state.free, value, slopes, gain, jitter)
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), new, old), curvature, better
+
+
+def _scale(best: Best, first_value: Float[Array, ""], rules: Rules) -> Float[Array, ""]:
+    """What the tolerances are relative to: one nat, or the best value; at the least the rounding of the first one."""
+    if rules.in_nats:
+        return jnp.ones_like(best.value)
+    return jnp.abs(best.value) + jnp.finfo(best.value.dtype).eps * jnp.abs(first_value)
 
 
 def converged(best: Best, first_value: Float[Array, ""], rules: Rules, slack: float = 1.0) -> Bool[Array, ""]:
-    """Whether the gradient at the best point is small, up to a factor `slack`."""
-    limit = slack * rules.gradient_tolerance * scale_of(best, first_value)
-    return jnp.isfinite(best.value) & (best.gradient_norm <= limit)
+    """Whether nothing is left to gain at the best point, up to a factor `slack`."""
+    limit = slack * _scale(best, first_value, rules)
+    flat = best.gradient_norm <= rules.gradient_tolerance * limit
+    return jnp.isfinite(best.value) & flat & (best.gain <= rules.value_tolerance * limit)
 
 
 def outcome(state: LoopState, rules: Rules) -> Any:
     """How the loop ended; `interrupted` if it had not."""
     out_of_patience = state.idle >= rules.patience
-    scale = scale_of(state.best, state.first_value)
-    lost = ~jnp.isfinite(state.last_value) | (state.last_value - state.best.value > scale)
-    ended = Result.where(lost, Result.diverged, Result.stalled)
-    # Values that no longer change, at a gradient that is nearly small enough: as far as the arithmetic goes.
-    ended = Result.where(converged(state.best, state.first_value, rules, slack=100.0), Result.successful, ended)
+    far_above = state.last_value - state.best.value > jnp.abs(state.best.value) + rules.in_nats
+    ended = Result.where(~jnp.isfinite(state.last_value) | far_above, Result.diverged, Result.stalled)
+    # Values that no longer change, with nearly nothing to gain: as far as the arithmetic goes.
+    ended = Result.where(converged(state.best, state.first_value, rules, slack=10.0), Result.successful, ended)
     result = Result.where(out_of_patience, ended, Result.max_steps_reached)
     result = Result.where(state.running, Result.interrupted, result)
     result = Result.where(converged(state.best, state.first_value, rules), Result.successful, result)

@@ -13,6 +13,7 @@ from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._loop import Rules
 from kernax.model import AbstractModel
 from kernax.parameters import parameter_name, parameters, setting
+from kernax.selection import loo_negative_log_density, negative_log_marginal_likelihood
 
 
 def checked_rules(
@@ -47,15 +48,24 @@ def checked_rules(
     if not all(isinstance(count, int | np.integer) for count in counts) or restarts < 0 or max_steps < 1 or patience < 1:
         raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1, all whole; got {', '.join(map(str, counts))}.")
     _check_free(model, trainable)
-    single = jnp.finfo(dtype).eps > 1e-10
+    in_nats = objective in (negative_log_marginal_likelihood, loo_negative_log_density)
+    gradient_default, value_default = _tolerances(dtype, in_nats)
     return Rules(
         optimiser=lbfgs() if optimiser is None else optimiser,
         max_steps=max_steps,
-        gradient_tolerance=(1e-3 if single else 1e-5) if gradient_tolerance is None else gradient_tolerance,
-        value_tolerance=(1e-6 if single else 1e-10) if value_tolerance is None else value_tolerance,
+        gradient_tolerance=gradient_default if gradient_tolerance is None else gradient_tolerance,
+        value_tolerance=value_default if value_tolerance is None else value_tolerance,
         patience=patience,
+        in_nats=in_nats,
         keep_history=keep_history,
     )
+
+
+def _tolerances(dtype: Any, in_nats: bool) -> tuple[float, float]:
+    """The default tolerances of the gradient and the value: in nats, or relative to the objective's best value."""
+    if jnp.finfo(dtype).eps > 1e-10:
+        return (0.1, 1e-4) if in_nats else (1e-3, 1e-5)
+    return (1e-3, 1e-6) if in_nats else (1e-5, 1e-8)
 
 
 def _check_free(model: AbstractModel, trainable: AbstractModel | None) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
+from kernax.fitting._convergence import sizes
 from kernax.fitting._fit import best_of, prepared, with_own_history
 from kernax.fitting._fits import Fit
 from kernax.fitting._lanes import run_lanes
@@ -36,6 +37,9 @@ class SharedProblem(AbstractProblem):
     @property
     def dtype(self):
         return self.batches[0].dtype
+
+    def sizes(self, free):
+        return jnp.max(jnp.stack([sizes(free, data) for data in self.batches]), axis=0)
 
     def __call__(self, free):
         value, status, jitter = _with_own_gradient(self._sums)(free)
