@@ -12,6 +12,7 @@ Three things make the estimate independent of the units of the data:
 - A likelihood is judged in nats. Other objectives are judged relative to their best value.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -68,7 +69,7 @@ def inside(free: Any) -> Any:
     """
 
     def clipped(path: Any, leaf: Float[Array, "..."]) -> Float[Array, "..."]:
-        low, high = setting(free, path).bijector.ends
+        low, high = _ends(free, path)
         return jnp.where(leaf < low, low, jnp.where(leaf > high, high, leaf)).astype(leaf.dtype)
 
     return _mapped(clipped, free)
@@ -78,11 +79,16 @@ def inward(gradient: Any, free: Any) -> Any:
     """The gradient without what would only push a parameter out of its range."""
 
     def kept(path: Any, leaf: Float[Array, "..."], slope: Float[Array, "..."]) -> Float[Array, "..."]:
-        low, high = setting(free, path).bijector.ends
+        low, high = _ends(free, path)
         outward = ((leaf <= low) & (slope > 0)) | ((leaf >= high) & (slope < 0))
         return jnp.where(outward, 0.0, slope)
 
     return _mapped(kept, free, gradient)
+
+
+def _ends(free: Any, path: Any) -> tuple[float, float]:
+    bijector = setting(free, path).bijector
+    return (-math.inf, math.inf) if bijector is None else bijector.ends
 
 
 def _mapped(function: Any, free: Any, *others: Any) -> Any:

@@ -21,10 +21,10 @@ from kernax.learners._losses import AbstractLoss, Logistic, as_loss
 from kernax.learners._machines import (
     AbstractExpansion,
     AbstractMachine,
-    check_cholesky,
     check_machine,
     check_targets,
     described,
+    max_jitter_of,
 )
 from kernax.learners._smooth_machine import (
     SmoothMachine,
@@ -203,7 +203,7 @@ def _laplace_of_machine(c: SmoothMachine) -> Float[Array, ""]:
     usable = jnp.isfinite(c.objective)
     gram = gram_of(model.kernel, c.data.x, counts).dense()
     task = Task(gram, jnp.where(counts, model.C, 0.0), c.data.y, model.loss, intercept=False)
-    inner = curvature(task, jnp.where(usable, c.values, 0.0), check_cholesky(c.solver, "KernelMachine").max_jitter)
+    inner = curvature(task, jnp.where(usable, c.values, 0.0), max_jitter_of(c.solver, "KernelMachine"))
     return jnp.where(usable, _laplace(c.objective / model.C, inner, model.loss, c.data), jnp.nan)
 
 

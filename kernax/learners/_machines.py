@@ -15,7 +15,7 @@ from kernax.model import AbstractModel, check_kernel
 from kernax.parameters import Parameter
 from kernax.posterior import rows_like
 from kernax.rows import Rows
-from kernax.solvers import AbstractSolver, Cholesky, result_name
+from kernax.solvers import AbstractSolver, result_name
 
 
 class AbstractMachine(AbstractModel):
@@ -94,11 +94,11 @@ def check_labels(data: Data, name: str) -> None:
         raise ValueError(f"{name} wants labels -1 and +1 in y, got {shown}: {remedy}.")
 
 
-def check_cholesky(solver: AbstractSolver, name: str) -> Cholesky:
-    """Refuse a strategy that a machine has no use for."""
-    if not isinstance(solver, Cholesky):
+def max_jitter_of(solver: AbstractSolver, name: str) -> float | None:
+    """The largest jitter that the solver allows. A strategy that a machine has no use for is refused."""
+    if not solver.suits_machines:
         raise TypeError(f"{name} is solved by Cholesky factorisations only, got solver={solver!r}: leave it out.")
-    return solver
+    return getattr(solver, "max_jitter", None)
 
 
 class AbstractExpansion(eqx.Module):

@@ -17,18 +17,18 @@ from kernax.learners._machines import (
     AbstractExpansion,
     AbstractMachine,
     as_penalty,
-    check_cholesky,
     check_labels,
     check_machine,
     check_targets,
     described,
+    max_jitter_of,
 )
 from kernax.learners._newton import minimise
 from kernax.learners._stationarity import Curvature, Task, attached, curvature
 from kernax.learners._votes import sign
 from kernax.parameters import Parameter, positive
 from kernax.rows import take
-from kernax.solvers import AbstractSolver, Cholesky, Result
+from kernax.solvers import AbstractSolver, Result
 
 
 class KernelMachine(AbstractMachine):
@@ -192,7 +192,7 @@ def solve(
     keep_curvature: bool,
 ) -> Solved:
     """Minimise, and attach the derivatives; NaN where there is no answer."""
-    cholesky: Cholesky = check_cholesky(solver, type(model).__name__)
+    max_jitter = max_jitter_of(solver, type(model).__name__)
     counts = data.mask
     allowed = jax.vmap(loss.allows)(data.y) | ~counts
     positive_penalty = (model.penalty > 0) & jnp.isfinite(model.penalty)
@@ -202,7 +202,7 @@ def solve(
     gram = gram_of(model.kernel, data.x, counts).dense()
     task = Task(gram, jnp.where(counts, 0.5 / penalty, 0.0), targets, loss, model.intercept)
 
-    found = minimise(task, max_steps, cholesky.max_jitter)
+    found = minimise(task, max_steps, max_jitter)
     result = found.result
     if model.intercept:
         result = Result.where(loss.has_minimum(data.y, counts), result, Result.no_minimum)
@@ -216,12 +216,12 @@ def solve(
     inner = None
     if keep_curvature:
         start = jax.lax.stop_gradient((task, alpha, intercept))
-        inner = curvature(start[0], start[0].values(*start[1:]), cholesky.max_jitter)
+        inner = curvature(start[0], start[0].values(*start[1:]), max_jitter)
     known = None if inner is None else inner.system
-    alpha, intercept = attached(task, alpha, intercept, cholesky.max_jitter, known)
+    alpha, intercept = attached(task, alpha, intercept, max_jitter, known)
     values = task.values(alpha, intercept)
     if inner is not None:
-        inner = curvature(task, values, cholesky.max_jitter, known)
+        inner = curvature(task, values, max_jitter, known)
     losses, norm_squared = task.losses(values), jnp.sum(alpha * (values - intercept))
 
     def or_nan(part: Array) -> Array:

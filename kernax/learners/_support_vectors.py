@@ -17,10 +17,10 @@ from kernax.learners._machines import (
     AbstractExpansion,
     AbstractMachine,
     as_penalty,
-    check_cholesky,
     check_labels,
     check_machine,
     check_targets,
+    max_jitter_of,
 )
 from kernax.learners._pivoting import solve_dual
 from kernax.learners._validation import squared_error
@@ -231,7 +231,7 @@ def _solved(
     weights: Float[Array, " n"] | None,
     max_steps: Int[Array, ""],
 ) -> SupportVectors:
-    check_cholesky(solver, type(model).__name__)
+    max_jitter_of(solver, type(model).__name__)
     gram, bound = gram_of(model.kernel, data.x, data.mask).dense(), model.C if weights is None else weights * model.C
     bound = data.zero_where_masked(jnp.broadcast_to(bound, data.y.shape))
     dual = model.dual(gram, data, bound)

@@ -99,6 +99,7 @@ class Cholesky(AbstractSolver):
     """
 
     max_jitter: float | None = eqx.field(static=True, default=None)
+    suits_machines = True
 
     def prepare(self, gram, noise):
         gram = gram.evaluated()

@@ -8,7 +8,7 @@ in blocks of bounded memory. A strategy writes `_solve` and `_logdet`, and repla
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -223,6 +223,9 @@ class AbstractSystem(eqx.Module):
 
 class AbstractSolver(eqx.Module):
     """A strategy for `A = K + noise·I`: one configured instance, such as `kx.Eigh()`."""
+
+    suits_machines: ClassVar[bool] = False
+    """Whether kernel machines accept it. They factorise matrices of their own, with its `max_jitter`."""
 
     @abc.abstractmethod
     def prepare(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> AbstractSystem:
