@@ -17,6 +17,7 @@ os.environ["XLA_FLAGS"] = (
 
 import jax
 from jaxtyping import install_import_hook
+from xdist.scheduler import LoadFileScheduling
 
 import tests.typechecker  # noqa: F401  (so that the hook finds it by name)
 
@@ -29,3 +30,8 @@ with install_import_hook("kernax", "tests.typechecker.typechecked"):
 def pytest_collection_modifyitems(items):
     """The longest test first: begun last, it would leave all other processes idle."""
     items.sort(key=lambda item: "test_readme" not in item.nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests in one process: its fixtures are made once, and its programs compiled once."""
+    return LoadFileScheduling(config, log)

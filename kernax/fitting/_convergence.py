@@ -13,7 +13,7 @@ Three things make the estimate independent of the units of the data:
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -62,37 +62,33 @@ def _largest(tree: Any) -> Float[Array, ""]:
     return jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
 
 
-def inside(free: Any) -> Any:
-    """The parameters, moved to the ends of their ranges if they are outside.
+class Ends(NamedTuple):
+    """The ends of every free parameter's range, in unconstrained numbers."""
 
-    Outside, a parameter has no influence, and its gradient is 0: it would never come back.
-    """
+    low: Float[Array, " k"]
+    high: Float[Array, " k"]
 
-    def clipped(path: Any, leaf: Float[Array, "..."]) -> Float[Array, "..."]:
-        low, high = _ends(free, path)
-        return jnp.where(leaf < low, low, jnp.where(leaf > high, high, leaf)).astype(leaf.dtype)
+    @classmethod
+    def of(cls, free: Any) -> "Ends":
+        """Those of the parameters' bijectors."""
+        sides = ([], [])
+        for path, leaf in parameters(free):
+            bijector = setting(free, path).bijector
+            for side, end in zip(sides, (-math.inf, math.inf) if bijector is None else bijector.ends, strict=True):
+                side.append(jnp.full(leaf.size, end, leaf.dtype))
+        return cls(*(jnp.concatenate(side) for side in sides))
 
-    return _mapped(clipped, free)
+    def inside(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
+        """The parameters, moved to the ends of their ranges if they are outside.
 
+        Outside, a parameter has no influence, and its gradient is 0: it would never come back.
+        """
+        return jnp.where(x < self.low, self.low, jnp.where(x > self.high, self.high, x))
 
-def inward(gradient: Any, free: Any) -> Any:
-    """The gradient without what would only push a parameter out of its range."""
-
-    def kept(path: Any, leaf: Float[Array, "..."], slope: Float[Array, "..."]) -> Float[Array, "..."]:
-        low, high = _ends(free, path)
-        outward = ((leaf <= low) & (slope > 0)) | ((leaf >= high) & (slope < 0))
-        return jnp.where(outward, 0.0, slope)
-
-    return _mapped(kept, free, gradient)
-
-
-def _ends(free: Any, path: Any) -> tuple[float, float]:
-    bijector = setting(free, path).bijector
-    return (-math.inf, math.inf) if bijector is None else bijector.ends
-
-
-def _mapped(function: Any, free: Any, *others: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(function, free, *others)
+    def inward(self, gradient: Float[Array, " k"], x: Float[Array, " k"]) -> Float[Array, " k"]:
+        """The gradient without what would only push a parameter out of its range."""
+        outward = ((x <= self.low) & (gradient > 0)) | ((x >= self.high) & (gradient < 0))
+        return jnp.where(outward, 0.0, gradient)
 
 
 def nothing_tried(x: Float[Array, " k"]) -> Curvature:

@@ -37,6 +37,27 @@ def no_curvature(x: Float[Array, " k"], memory_size: int) -> Curvature:
     return Curvature(jnp.zeros(shape, x.dtype), jnp.zeros((), jnp.int32))
 
 
+def pair_between(
+    x: Float[Array, " k"], gradient: Float[Array, " k"], before: Float[Array, " k"], gradient_before: Float[Array, " k"]
+) -> Float[Array, "2 k"]:
+    """A step and the change of the gradient along it, for `with_pair`.
+
+    Parameters whose slope is exactly 0 at either end are left out: they are at an end of their range, where the slope
+    jumps, and a jump says nothing about curvature.
+
+    **Arguments:**
+
+    - `x`, `gradient`: where the step led, and the gradient there.
+    - `before`, `gradient_before`: where it began, and the gradient there.
+
+    **Returns:**
+
+    The step and the change, one below the other.
+    """
+    counts = (gradient != 0) & (gradient_before != 0)
+    return jnp.where(counts, jnp.stack([x - before, gradient - gradient_before]), 0.0)
+
+
 def with_pair(curvature: Curvature, pair: Float[Array, "2 k"], moved: Bool[Array, ""], *, growth: float = 1.0) -> Curvature:
     """The curvature with one more step.
 

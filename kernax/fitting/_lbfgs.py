@@ -7,7 +7,7 @@ along the present line or the start of a new one. So it sits in the same loop as
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from kernax.fitting._curvature import Curvature, inverse_hessian_times, no_curvature, with_pair
+from kernax.fitting._curvature import Curvature, inverse_hessian_times, no_curvature, pair_between, with_pair
 
 _DECREASE, _CURVATURE = 1e-4, 0.9
 _LONGEST_FIRST_TRIAL = 4.0
@@ -76,7 +76,7 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
         vector, line = jnp.zeros_like(x), jnp.zeros(11, x.dtype)
         return _State(jnp.asarray(False), line, vector, vector, vector, vector, no_curvature(x, memory_size))
 
-    def update(updates, state: _State, params=None, *, value, **extra):
+    def update(updates, state: _State, params=None, *, value, ends=(-jnp.inf, jnp.inf), **extra):
         del extra
         if params is None:
             raise ValueError("lbfgs needs the parameters: update(gradient, state, params, value=value).")
@@ -85,7 +85,8 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
         line = _Line.of(state.line)
         trial = jnp.stack([line.start[0], value.astype(x.dtype), jnp.vdot(gradient, state.direction)])
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
-        searched, done, new_low, exhausted = _search(line, trial, finite, max_trials)
+        longest = _longest_step(state.anchor, state.direction, ends)
+        searched, done, new_low, exhausted = _search(line, trial, finite, max_trials, longest)
 
         # The next line starts here if this one is done (or none was begun), at the best point of a search that ended
         # without the Wolfe conditions, or else where this line started, downhill and more cautiously.
@@ -101,17 +102,20 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
         # Here is `x`, which may differ from the point asked for: a fit keeps its parameters in their ranges.
         anchor = jnp.where(here, x, state.anchor + taken * state.direction)
 
-        pair = jnp.stack([anchor - state.anchor, base_gradient - state.anchor_gradient])
+        pair = pair_between(anchor, base_gradient, state.anchor, state.anchor_gradient)
         curvature = with_pair(state.curvature, pair, state.started & (here | at_low), growth=_GROWTH)
         curvature = curvature._replace(num_pairs=jnp.where(restart, 0, curvature.num_pairs))
         num_resets = jnp.where(restart, line.num_resets + 1, jnp.where(new_line, 0.0, line.num_resets))
-        newton = -inverse_hessian_times(base_gradient, curvature)
+        # A parameter at an end of its range has a slope of exactly 0 if it would have to go further out. It stays there.
+        newton = jnp.where(base_gradient == 0, 0.0, -inverse_hessian_times(base_gradient, curvature))
+        newton = jnp.where(((anchor <= ends[0]) & (newton < 0)) | ((anchor >= ends[1]) & (newton > 0)), 0.0, newton)
         is_descent = (curvature.num_pairs > 0) & (jnp.vdot(newton, base_gradient) < 0)
         fresh = jnp.where(is_descent, newton, 0.1**num_resets * _steepest(base_gradient))
         direction = jnp.where(new_line, fresh, state.direction)
 
-        longest = jnp.max(jnp.abs(direction), initial=0.0)
-        first_trial = jnp.minimum(1.0, _LONGEST_FIRST_TRIAL / jnp.maximum(longest, _LONGEST_FIRST_TRIAL))
+        largest = jnp.max(jnp.abs(direction), initial=0.0)
+        first_trial = jnp.minimum(1.0, _LONGEST_FIRST_TRIAL / jnp.maximum(largest, _LONGEST_FIRST_TRIAL))
+        first_trial = jnp.minimum(first_trial, _longest_step(anchor, direction, ends))
         start = jnp.stack([first_trial, base[1], jnp.vdot(base_gradient, direction)])
         none = jnp.array([jnp.inf, 0.0, 0.0], x.dtype)
         begun = _Line(start, _at_step(start, 0.0), none, jnp.zeros_like(num_resets), num_resets)
@@ -130,6 +134,14 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def _longest_step(anchor: Float[Array, " k"], direction: Float[Array, " k"], ends: Any) -> Float[Array, ""]:
+    """The step along the line at which the first parameter reaches an end of its range, and a rounding further."""
+    low, high = ends
+    moving = jnp.where(direction == 0, 1.0, direction)
+    steps = jnp.where(direction > 0, high - anchor, low - anchor) / moving
+    return (1 + 4 * jnp.finfo(anchor.dtype).eps) * jnp.min(jnp.where(direction == 0, jnp.inf, steps), initial=jnp.inf)
+
+
 def _once(*values: Array) -> Array:
     """The values, computed once: XLA would compile what leads to them into each of their many uses, all over again."""
     return jax.lax.optimization_barrier(jnp.stack(values))
@@ -141,7 +153,7 @@ def _at_step(point: Float[Array, " 3"], step: Float[Array, ""] | float) -> Float
 
 
 def _search(
-    line: _Line, trial: Float[Array, " 3"], finite: Bool[Array, ""], max_trials: int
+    line: _Line, trial: Float[Array, " 3"], finite: Bool[Array, ""], max_trials: int, longest: Float[Array, ""]
 ) -> tuple[_Line, Bool[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
     """Judge the trial: the line with a smaller bracket and its next trial, whether the line is done, whether this was the
     best point of it, and whether it is no use going on."""
@@ -153,7 +165,8 @@ def _search(
     (decreased,) = _once(decreased & finite)
     # Between the ends of a bracket there may be a point that would do, and yet be worse than the better end.
     is_worse = (low_step > 0) & (value > low_value + rounding)
-    done = decreased & (jnp.abs(slope) <= -_CURVATURE * start_slope) & ~is_worse
+    # At the end of a parameter's range the line is over, however steep it still is.
+    done = decreased & ((jnp.abs(slope) <= -_CURVATURE * start_slope) | (step >= longest)) & ~is_worse
 
     too_far = ~decreased | ((low_step > 0) & (value >= low_value))
     towards_high = jnp.where(jnp.isfinite(line.high[0]), line.high[0] - low_step, 1.0)
@@ -164,7 +177,7 @@ def _search(
     low = jnp.where(too_far, line.low, point)
 
     bracketed = jnp.isfinite(high[0])
-    following = jnp.where(bracketed, _interpolate(*low, *high), _extrapolate(line, step, slope))
+    following = jnp.where(bracketed, _interpolate(*low, *high), jnp.minimum(_extrapolate(line, step, slope), longest))
     narrow = bracketed & (jnp.abs(high[0] - low[0]) <= 1e-9 * jnp.maximum(jnp.abs(high[0]), jnp.abs(low[0])))
     num_trials = line.num_trials + 1
     searched = _Line(_at_step(line.start, following), low, high, num_trials, line.num_resets)

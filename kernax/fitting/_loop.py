@@ -13,8 +13,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from kernax.data import Data
-from kernax.fitting._convergence import inside, inward, nothing_tried, ravel, sizes
-from kernax.fitting._curvature import Curvature, inverse_hessian_times, with_pair
+from kernax.fitting._convergence import Ends, nothing_tried, ravel, sizes
+from kernax.fitting._curvature import Curvature, inverse_hessian_times, pair_between, with_pair
 from kernax.fitting._programs import Packing, Vectors
 from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior
@@ -121,8 +121,8 @@ class LoopState(eqx.Module):
 def start(free: AbstractModel, dtype: Any, rules: Rules) -> LoopState:
     """The state before the first evaluation."""
     unknown = jnp.full((), jnp.inf, dtype)
-    free = inside(free)
-    x = ravel(free)
+    x, unravel = jax.flatten_util.ravel_pytree(free)
+    free = unravel(Ends.of(free).inside(x))
     best = Best(free, unknown, jnp.full_like(x, jnp.inf), unknown, jnp.zeros((), dtype))
     count = jnp.zeros((), jnp.int32)
     return LoopState(
@@ -165,7 +165,9 @@ def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:
     (value, (status, jitter)), gradient = jax.value_and_grad(problem, has_aux=True)(state.free)
-    slopes = ravel(inward(gradient, state.free)) * own_units
+    x, unravel = jax.flatten_util.ravel_pytree(state.free)
+    ends = Ends.of(state.free)
+    slopes = ends.inward(ravel(gradient), x) * own_units
     first = state.step == 0
     first_value = jnp.where(first, value, state.first_value)
     first_status = Result.where(first, status, state.first_status)
@@ -177,16 +179,17 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: F
     idle = jnp.where(progress, 0, state.idle + 1)
 
     # The optimiser walks in the parameters' own units, in which steps of length 1 suit all of them.
-    _, unravel = jax.flatten_util.ravel_pytree(state.free)
     updates, optimiser = optax.with_extra_args_support(rules.optimiser).update(
         unravel(slopes),
         state.optimiser,
-        unravel(ravel(state.free) / own_units),
+        unravel(x / own_units),
         value=value,
         grad=unravel(slopes),
-        value_fn=lambda free: problem(unravel(ravel(free) * own_units))[0],
+        # optax hands what its optimisers do not know to this function.
+        value_fn=lambda free, ends=None: problem(unravel(ravel(free) * own_units))[0],
+        ends=(ends.low / own_units, ends.high / own_units),
     )
-    free = inside(unravel(ravel(state.free) + ravel(updates) * own_units))
+    free = unravel(ends.inside(x + ravel(updates) * own_units))
     step = state.step + 1
     # A start without a finite value gives an optimiser nothing to go by.
     hopeless = first & ~jnp.isfinite(value)
@@ -215,7 +218,8 @@ def _compared(
     norm, rounding = jnp.max(jnp.abs(slopes), initial=0.0), 10 * jnp.finfo(value.dtype).eps * jnp.abs(old.value)
     better = (value < old.value - rounding) | ((value <= old.value + rounding) & (norm < old.gradient_norm))
     better = better & jnp.isfinite(value) & jnp.isfinite(norm)
-    pair = jnp.stack([(ravel(state.free) - ravel(old.free)) / own_units, slopes - old.gradient])
+    here, there = ravel(state.free) / own_units, ravel(old.free) / own_units
+    pair = pair_between(here, slopes, there, old.gradient)
     curvature = with_pair(state.curvature, pair, better & jnp.isfinite(old.value))
     gain = 0.5 * jnp.vdot(slopes, inverse_hessian_times(slopes, curvature)).astype(value.dtype)
     gain = jnp.where(gain >= 0, gain, jnp.inf)  # rounding has spoilt the curvature

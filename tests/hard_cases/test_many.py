@@ -265,7 +265,7 @@ def kept(tmp_path_factory):
         ({"model": kx.Model(1.0 * kx.RBF(lengthscale=1.0), noise=0.5)}, "another fit. It differs in model"),
         ({"model": [MODEL] * 12}, "another fit. It differs in model"),
         ({"max_steps": 499}, r"differs in max_steps \(max_steps there: 500; here: 499\)"),
-        ({"objective": kx.loo_mse}, "differs in objective"),
+        ({"objective": kx.loo_mse}, "differs in gradient_tolerance, objective, value_tolerance"),
         ({"optimiser": optax.adam(0.1)}, "differs in optimiser"),
         ({"solver": kx.Eigh()}, "differs in solver"),
         ({"restarts": 1}, "restarts"),
