@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernax as kx
-from tests.tables import AXES, CELLS, SystemCase, dense_oracle, second_derivatives
+from tests.tables import AXES, CELLS, SystemCase, dense_oracle
 
 rng = np.random.default_rng(3)
 
@@ -89,29 +89,24 @@ def test_answers_equal_dense_numpy(name, noise):
 
 
 @pytest.mark.parametrize("name", ["equal_eigenvalues", "tasks"])
-def test_derivatives_are_right_to_second_order_in_every_nesting(name):
-    """Of evidence, mean, variance and leave-one-out together, against plain autodiff of a dense inverse."""
+def test_the_likelihood_has_derivatives_of_second_and_third_order(name):
+    """Against plain autodiff of a dense matrix. (Other quantities and nestings: `test_systems.py`.)"""
     case = CASES[name]
     vector, rebuild = kx.parameters.ravel(case.model(noise=0.3))
-    second_derivatives(
-        lambda v: case.scalar(kx.condition(rebuild(v), case.data(), kx.Kronecker())),
-        lambda v: case.dense_scalar(rebuild(v)),
-        vector,
-        rtol=1e-11,
-    )
-
-
-def test_third_derivatives_are_right():
-    vector, rebuild = kx.parameters.ravel(TWO.model(noise=0.3))
     direction = jnp.sin(1.0 + jnp.arange(vector.size))
 
-    def third(function):
-        for _ in range(3):
-            function = lambda v, f=function: jax.jvp(f, (v,), (direction,))[1]  # noqa: E731
-        return jax.jit(function)(vector)
+    def along(function):
+        return lambda v: jax.jvp(function, (v,), (direction,))[1]
 
-    ours = third(lambda v: TWO.scalar(kx.condition(rebuild(v), TWO.data(), kx.Kronecker())))
-    np.testing.assert_allclose(ours, third(lambda v: TWO.dense_scalar(rebuild(v))), rtol=1e-9)
+    def derivatives(function):
+        return jax.jit(lambda v: (jax.grad(along(function))(v), along(along(along(function)))(v)))(vector)
+
+    ours, plain = (
+        derivatives(lambda v, s=solver: kx.log_marginal_likelihood(kx.condition(rebuild(v), case.data(), s)))
+        for solver in (kx.Kronecker(), kx.Cholesky())
+    )
+    for mine, theirs in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9)
 
 
 def test_the_grid_may_be_written_in_its_own_shape():
