@@ -198,7 +198,7 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
             return answer
 
         _streams._advance_lanes = counted
-        never = {"gradient_tolerance": 0.0, "value_tolerance": 0.0, "patience": 10**8, "max_steps": 10**8}
+        never = {"gradient_tolerance": -1.0, "value_tolerance": 0.0, "patience": 10**8, "max_steps": 10**8}
         stopped = told(kx.fit_many(model(), sets(), **never))
         print(json.dumps({"done": done, "stopped": stopped}))
     """

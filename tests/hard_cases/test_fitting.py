@@ -171,7 +171,7 @@ def interrupt_at_third_piece(monkeypatch):
 
 def endless(**more):
     """A fit that would make a million steps."""
-    never = {"gradient_tolerance": 0.0, "value_tolerance": 0.0, "patience": 10**6, "max_steps": 10**6}
+    never = {"gradient_tolerance": -1.0, "value_tolerance": 0.0, "patience": 10**6, "max_steps": 10**6}
     return kx.fit(LONG, DATA, objective=bowl, optimiser=SLOW, **never, **more)
 
 
