@@ -16,6 +16,7 @@ os.environ["XLA_FLAGS"] = (
 ).strip()
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 from xdist.scheduler import LoadFileScheduling
 
@@ -35,3 +36,10 @@ def pytest_collection_modifyitems(items):
 def pytest_xdist_make_scheduler(config, log):
     """A file's tests in one process: its fixtures are made once, and its programs compiled once."""
     return LoadFileScheduling(config, log)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """A file's programs are of no use to the next. A process may hold some ten thousand of them, and then crashes."""
+    yield
+    jax.clear_caches()
