@@ -167,6 +167,37 @@ def _nearest_by_distances(points: np.ndarray, queries: np.ndarray, limits: np.nd
 _ffi.register(_TARGET, _nearest_on_host)
 
 
+def closest_of(
+    points: Float[Array, "n q"], members: Float[Array, "k b q"], found: Int[Array, "k c"], number: int
+) -> Int[Array, "k number"]:
+    """Of the points that were found for the members of each block, those that are closest to any member, each once.
+
+    **Arguments:**
+
+    - `points`, `members`: the points that were searched, and the members of each block.
+    - `found`: for each block, the numbers that were found for its first member, then for its second one, and so on; -1 for
+      none.
+    - `number`: how many to keep.
+
+    **Returns:**
+
+    The numbers, the closest first; -1 where there are fewer.
+    """
+
+    def of_block(members: Array, found: Array) -> Array:
+        own = jnp.repeat(members, found.shape[0] // members.shape[0], axis=0)
+        far = jnp.where(found >= 0, jnp.sum((points[found] - own) ** 2, axis=1), jnp.inf)
+        # Sorted by number, then by distance: all but the first of each number are repetitions.
+        order = jnp.lexsort((far, found))
+        found, far = found[order], far[order]
+        far = far.at[1:].set(jnp.where(found[1:] == found[:-1], jnp.inf, far[1:]))
+        kept, places = jax.lax.top_k(-far, min(number, far.shape[0]))
+        answer = jnp.where(jnp.isfinite(kept), found[places], -1)
+        return jnp.pad(answer, (0, number - answer.shape[0]), constant_values=-1)
+
+    return jax.lax.map(lambda given: of_block(*given), (members, found), batch_size=256)
+
+
 def compact_order(coordinates: Float[Array, "n q"], live: Bool[Array, " n"], size: int) -> Int[Array, " n"]:
     """An order of the rows in which every run of `size` rows is close together, by recursive median splits.
 

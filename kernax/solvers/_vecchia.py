@@ -16,7 +16,7 @@ from kernax.rows import Rows, as_rows, map_rows, num_rows, take
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._cholesky import RawCholesky
 from kernax.solvers._conditionals import Conditionals, Entries, Health, evidence, factor, factored
-from kernax.solvers._neighbours import coarse_to_fine, compact_order, nearest, nearest_by
+from kernax.solvers._neighbours import closest_of, coarse_to_fine, compact_order, nearest, nearest_by
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution
 
@@ -277,7 +277,7 @@ class Vecchia(AbstractSolver):
     def _earlier(
         self, gram: AbstractGram, order: Array, live: Array, rows: Array, before: Array, number: int
     ) -> Int[Array, "k m"]:
-        """The places in the order of the rows nearest to each block, among those before it."""
+        """The places in the order of the rows that are nearest to any row of each block, among those before the block."""
         if number == 0:
             return jnp.zeros((rows.shape[0], 0), jnp.int32)
         every = take(gram.x, order)
@@ -285,11 +285,16 @@ class Vecchia(AbstractSolver):
         if points is None:
             firsts = take(gram.x, rows[:, 0])
             return nearest_by(lambda some: _dissimilarity(gram.kernel, some, every), live, firsts, before, number)
-        counts = (rows >= 0) & gram.mask[rows]
         members = self._coordinates(gram.kernel, take(gram.x, jnp.maximum(rows, 0).reshape(-1)))
         assert members is not None
-        centres = jnp.mean(members.reshape(*rows.shape, -1), axis=1, where=counts[:, :, None])
-        return nearest(points, live, jnp.where(jnp.isfinite(centres), centres, 0.0), before, number)
+        blocks, size = rows.shape
+        # Rows near one member are often near others, too: three times the share of each leaves enough. If most rows are
+        # neighbours, all are looked at.
+        each = number if size == 1 or gram.n < 4 * number else min(number, -(-3 * number // size) + 8)
+        counts = (rows >= 0) & gram.mask[rows]
+        before = jnp.where(counts, before[:, None], 0).reshape(-1)
+        found = nearest(points, live, members, before, each).reshape(blocks, -1)
+        return found if size == 1 else closest_of(points, members.reshape(blocks, size, -1), found, number)
 
     def nearest_rows(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, "m k"]:
         """The numbers of the rows that are nearest to each new row; -1 where there are fewer rows that count."""
