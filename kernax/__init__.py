@@ -78,7 +78,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace
+from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace, suggest_solver
 
 if TYPE_CHECKING:
     from kernax import plot as plot
@@ -162,6 +162,7 @@ __all__ = [
     "select_ridge",
     "selection",
     "solvers",
+    "suggest_solver",
     "tables",
     "variance",
     "with_bijector",
