@@ -59,6 +59,13 @@ def test_structure_that_needs_noise_is_not_used_without_it():
     assert suggested(kx.Linear(), 2000, noise=0.0).solver == kx.Cholesky()
 
 
+def test_folds_need_a_solver_that_answers_them():
+    model, data = kx.Model(kx.Matern32(), 0.1), kx.Data(np.zeros((2000, 1)), np.zeros(2000))
+    assert kx.suggest_solver(model, data, folds=True).solver == kx.Cholesky()
+    assert kx.suggest_solver(model, data, ridges=True).solver == kx.StateSpace()
+    assert suggestion(Facts(rows=50_000, num_states=2), None, folds=True).solver == kx.LowRank(1000)
+
+
 def test_outputs_with_gaps_are_counted_one_by_one():
     observed = np.array([[True, False], [True, True]] * 1000)
     data = kx.Data(np.zeros((2000, 2)), np.zeros((2000, 2)), observed)
@@ -79,8 +86,8 @@ def test_memory_decides_where_rows_do_not():
     assert suggestion(facts, None).solver == kx.Cholesky()
     assert suggestion(facts, 1 * GIB).solver != kx.Cholesky()
     assert suggestion(facts._replace(itemsize=4), 1 * GIB).solver == kx.Cholesky()
-    assert suggestion(facts, 4 * GIB, shifts=True).solver == kx.Eigh()
-    assert suggestion(facts, 1 * GIB, shifts=True).solver == kx.LowRank(1000)
+    assert suggestion(facts, 4 * GIB, ridges=True).solver == kx.Eigh()
+    assert suggestion(facts, 1 * GIB, ridges=True).solver == kx.LowRank(1000)
     assert "LowRank(rank=1000)" in suggestion(facts._replace(rows=50_000, columns=2, is_smooth=True), None).reason
 
 

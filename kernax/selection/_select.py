@@ -115,7 +115,7 @@ def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | Non
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
     solver = Eigh() if solver is None else solver
     if isinstance(solver, AbstractSolver):  # `condition` refuses anything else
-        check_memory(model, data, solver, caller, shifts=True)
+        check_memory(model, data, solver, caller, ridges=True)
     anywhere = eqx.tree_at(lambda m: m.noise, model, jnp.ones_like(model.noise))
     return condition(anywhere, data, solver, throw=False)
 

@@ -86,7 +86,7 @@ class Suggestion:
     __repr__ = __str__
 
 
-def suggest_solver(model: Any, data: Data) -> Suggestion:
+def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool = False) -> Suggestion:
     """Say which solver suits a model and its data, and why. Nothing is computed, and nothing is chosen for you.
 
     The answer depends on the number of rows and columns, on the structure of the kernel (a state space, a grid, finitely
@@ -96,6 +96,8 @@ def suggest_solver(model: Any, data: Data) -> Suggestion:
 
     - `model`: a `kx.Model`, or a machine of `kx.learners`.
     - `data`: the dataset.
+    - `ridges`: whether the solver must move to other ridges (`kx.select_ridge`, `kx.l_curve`).
+    - `folds`: whether it must answer k-fold cross-validation (`kx.kfold_mse`).
 
     **Returns:**
 
@@ -105,7 +107,7 @@ def suggest_solver(model: Any, data: Data) -> Suggestion:
         raise TypeError(
             f"suggest_solver wants a kx.Model and a kx.Data, got {type(model).__name__} and {type(data).__name__}."
         )
-    return suggestion(facts_of(model, data), available_memory(data.y))
+    return suggestion(facts_of(model, data), available_memory(data.y), ridges=ridges, folds=folds)
 
 
 class _Choice(NamedTuple):
@@ -115,21 +117,11 @@ class _Choice(NamedTuple):
     """About how many numbers a fit holds for each row; `None` if that is not known."""
 
 
-def suggestion(facts: Facts, available: int | None, *, shifts: bool = False) -> Suggestion:
-    """The suggestion for these facts.
-
-    **Arguments:**
-
-    - `facts`: what is known of the model and the data.
-    - `available`: bytes of memory; `None` if not known.
-    - `shifts`: whether the solver must move to another noise, as for a ridge path.
-
-    **Returns:**
-
-    A `Suggestion`.
-    """
-    direct = Eigh() if shifts else Cholesky()
-    chosen = _few(facts, direct) or _structured(facts) or _dense(facts, available, direct) or _large(facts, direct, shifts)
+def suggestion(facts: Facts, available: int | None, *, ridges: bool = False, folds: bool = False) -> Suggestion:
+    """The suggestion for these facts and so many bytes of memory (`None` if not known). See `suggest_solver`."""
+    direct = Eigh() if ridges else Cholesky()
+    chosen = _few(facts, direct) or _structured(facts, folds) or _dense(facts, available, direct)
+    chosen = chosen or _large(facts, direct, ridges or folds)
     size = _count(facts.rows, "row") + ("" if facts.columns is None else f" in {_count(facts.columns, 'column')}")
     memory = {as_code(solver): _dense_bytes(facts, solver) for solver in (Cholesky(), Eigh())}
     if chosen.per_row is not None:
@@ -147,15 +139,15 @@ def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
     )
 
 
-def _structured(facts: Facts) -> _Choice | None:
+def _structured(facts: Facts, folds: bool) -> _Choice | None:
     """A solver that is exact because of the kernel's structure."""
-    if facts.is_grid and facts.is_full and facts.has_one_noise:
+    if facts.is_grid and facts.is_full and facts.has_one_noise and not folds:
         return _Choice(
             Kronecker(),
             "The rows are a full grid, the kernel is a product over its axes, and all rows have the same noise: exact, by "
             "one eigendecomposition for each axis.",
         )
-    if facts.num_states is not None and not facts.is_noise_free:
+    if facts.num_states is not None and not facts.is_noise_free and not folds:
         return _Choice(
             StateSpace(),
             "The kernel is a Markov process of one column: exact, in time and memory proportional to the number of rows.",
@@ -179,16 +171,16 @@ def _dense(facts: Facts, available: int | None, direct: AbstractSolver) -> _Choi
     return _Choice(direct, f"A dense matrix of so many rows fits into memory, and the answers are exact. {_SLOW}")
 
 
-def _large(facts: Facts, direct: AbstractSolver, shifts: bool) -> _Choice:
+def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
     """A solver for rows whose dense matrix does not fit, or takes too long."""
     needed = in_gib(_dense_bytes(facts, direct))
     dense = f"A fit by {as_code(direct)} takes {needed} of memory, and its time grows with the cube of the rows."
     low_rank = LowRank(_RANK)
-    if shifts:
+    if is_demanding:
         return _Choice(
             low_rank,
-            f"{dense} LowRank approximates the kernel by {_RANK:,} of its rows and moves to any noise. It is close for "
-            "smooth kernels in few columns; for others, take fewer rows.",
+            f"{dense} LowRank approximates the kernel by {_RANK:,} of the rows, and answers any ridge and any folds. It is "
+            "close for smooth kernels in few columns; for others, take fewer rows.",
             7 * _RANK,
         )
     if facts.is_grid:
@@ -287,7 +279,7 @@ def _is_product(kernel: AbstractKernel, data: Data) -> bool:
 
 
 def check_memory(
-    model: Any, data: Data, solver: AbstractSolver, caller: str, *, gradient: bool = False, shifts: bool = False
+    model: Any, data: Data, solver: AbstractSolver, caller: str, *, gradient: bool = False, ridges: bool = False
 ) -> None:
     """Raise `MemoryError` if the solver's matrices do not fit into the memory that is available.
 
@@ -296,7 +288,7 @@ def check_memory(
     - `model`, `data`, `solver`: what is about to be conditioned.
     - `caller`: the function that the user called.
     - `gradient`: whether the likelihood is computed with its gradient, as in a fit.
-    - `shifts`: whether the solver must move to another noise.
+    - `ridges`: whether the solver must move to other ridges.
     """
     needed = solver.bytes_needed(data.n, np.dtype(data.dtype).itemsize, gradient=gradient)
     systems = 1 if data.gaps is None else data.gaps.masks.shape[0]
@@ -309,7 +301,7 @@ def check_memory(
     if facts.is_machine:
         remedy = "take fewer rows: machines of kx.learners factorise dense matrices"
     else:
-        remedy = f"write solver={as_code(suggestion(facts, available, shifts=shifts).solver)}"
+        remedy = f"write solver={as_code(suggestion(facts, available, ridges=ridges).solver)}"
         remedy += " (kx.suggest_solver(model, data) says why), or take fewer rows"
     raise MemoryError(
         f"{caller} with {as_code(solver)} on {facts.rows:,} rows takes {in_gib(systems * needed)} of memory, and "
