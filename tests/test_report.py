@@ -247,6 +247,7 @@ def test_many_rows_are_told_without_products_of_their_matrix():
     assert "condition number" not in told["entries"]
     assert told["entries"]["solver"] == "kx.StateSpace()"
     assert told["entries"]["leave-one-out RMSE"] == pytest.approx(0.1, rel=0.1)
+    assert not [sentence for sentence in told["advice"] if "intervals" in sentence]
     (outliers,) = [sentence for sentence in told["advice"] if sentence.startswith("rows far")]
     assert "1 (+" in outliers
     assert " 0 (+" not in outliers

@@ -18,6 +18,8 @@ _OUTLIER = 4.5
 """Standard deviations beyond which a row is an outlier, up to about a thousand rows; more rows are further by chance."""
 _CHANCE = 0.007
 """How many of all rows would be that far by chance."""
+_MISSED = 0.02
+"""By how much the coverage of intervals may be off: with many rows chance explains less than matters."""
 _MOST_NAMED = 3
 _TINY = 1e-11
 """A variance so near the floor of variances and noises, 1e-15, that these cannot be small beside it."""
@@ -127,12 +129,12 @@ def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
             "or more restarts."
         )
     missed = 0.95 - found.coverage[0.95]
-    if missed * n > 1 + 3 * np.sqrt(n * 0.95 * 0.05):
+    if missed > _MISSED and missed * n > 1 + 3 * np.sqrt(n * 0.95 * 0.05):
         said.append(
             f"the 95 % intervals cover only {100 * found.coverage[0.95]:.0f} % of the rows left out: they are too narrow; "
             "outliers, or a kernel that is too smooth or too sure, are usual reasons."
         )
-    if found.coverage[0.5] - 0.5 > 3 * np.sqrt(0.25 / n) + 1 / n and missed < 0.02:
+    if found.coverage[0.5] - 0.5 > max(_MISSED, 3 * np.sqrt(0.25 / n) + 1 / n) and missed < 0.02:
         said.append(
             f"the 50 % intervals cover {100 * found.coverage[0.5]:.0f} % of the rows left out: they are too wide; outliers "
             "that raise the noise are a usual reason, and so is an objective that does not judge the variances (kx.loo_mse)."
