@@ -78,7 +78,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace, suggest_solver
+from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace, Vecchia, suggest_solver
 
 if TYPE_CHECKING:
     from kernax import plot as plot
@@ -113,6 +113,7 @@ __all__ = [
     "Select",
     "StateSpace",
     "ThinPlate",
+    "Vecchia",
     "Warp",
     "bijectors",
     "compare_selectors",

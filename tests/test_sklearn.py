@@ -498,13 +498,14 @@ def test_padding_of_many_rows_costs_next_to_nothing():
 
 # Solvers
 
+SOLVERS = [kx.StateSpace(), kx.LowRank(40), kx.Eigh(), kx.CG(), kx.Vecchia(40)]
 SERIES = np.linspace(-3, 3, 40)[:, None]
 WAVE = np.sin(2 * SERIES[:, 0]) + 0.1 * rng.normal(size=40)
 
 
-@pytest.mark.parametrize("solver", [kx.StateSpace(), kx.LowRank(40), kx.Eigh(), kx.CG()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
 def test_a_solver_gives_the_answers_of_the_default(solver):
-    """`LowRank` with all rows as inducing rows is exact. One column stays one column, which `StateSpace` needs."""
+    """`LowRank` and `Vecchia` with all rows are exact. One column stays one column, which `StateSpace` needs."""
     kernel, new = 1.5 * kx.Matern32(0.8), SERIES[:5] + 0.03
     ridges = [ks.KernelRidge(kernel, alpha=0.1, solver=s).fit(SERIES, WAVE) for s in (None, solver)]
     close(ridges[1].predict(new), ridges[0].predict(new), 1e-5)
@@ -514,7 +515,7 @@ def test_a_solver_gives_the_answers_of_the_default(solver):
     close(*(gp.predict(new, return_std=True) for gp in processes[::-1]), 1e-5)
     assert type(processes[1].conditioned_.solver) is type(solver)
     close(kx.mean(processes[1].conditioned_, new), processes[0].predict(new), 1e-5)
-    if isinstance(solver, kx.LowRank):
+    if isinstance(solver, kx.LowRank | kx.Vecchia):
         assert ridges[1].dual_coef_ is None
     else:
         close(ridges[1].dual_coef_, ridges[0].dual_coef_, 1e-4)

@@ -34,7 +34,9 @@ ON_GRID = kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1)
         (kx.Select(kx.Matern32(), columns=1), 2000, 2, kx.StateSpace(), "Markov"),
         (kx.Linear() + kx.Polynomial(degree=2), 2000, 3, kx.LowRank(), "13 features"),
         (kx.Linear(), 2000, 1500, kx.Cholesky(), "exact"),
-        (kx.NNGP() * kx.Linear(), 200_000, 2, kx.CG(), "no lengthscales"),
+        (kx.NNGP(), 200_000, 2, kx.CG(), "no lengthscales"),
+        (1.0 * kx.Matern52() + kx.Linear(), 200_000, 8, kx.Vecchia(), "nearest neighbours"),
+        (kx.RBF(), 200_000, 2, kx.Vecchia(), "kx.LowRank(rank=1000)"),
     ],
 )
 def test_the_solver_follows_rows_columns_and_the_kernels_structure(kernel, rows, columns, solver, word):
@@ -84,7 +86,7 @@ def test_memory_decides_where_rows_do_not():
     facts = Facts(rows=8000, columns=4)
     assert suggestion(facts, 3 * GIB).solver == kx.Cholesky()
     assert suggestion(facts, None).solver == kx.Cholesky()
-    assert suggestion(facts, 1 * GIB).solver != kx.Cholesky()
+    assert suggestion(facts, 1 * GIB).solver == kx.Vecchia()
     assert suggestion(facts._replace(itemsize=4), 1 * GIB).solver == kx.Cholesky()
     assert suggestion(facts, 4 * GIB, ridges=True).solver == kx.Eigh()
     assert suggestion(facts, 1 * GIB, ridges=True).solver == kx.LowRank(1000)

@@ -160,13 +160,13 @@ def test_a_suggested_solver_is_told_kept_and_used(tmp_path):
     model = "fixed(1 * matern32(lengthscale=2))"
     auto = tables.fit_table(of, "y", kernel=model, noise=0.01, solver="auto")
     plain = tables.fit_table(of, "y", kernel=model, noise=0.01)
-    assert auto.solver == kx.StateSpace()
+    assert auto.fit.solver == kx.StateSpace()
     assert [note for note in auto.notes if note.startswith("solver StateSpace(): 1,200 rows in 1 column.")]
-    assert plain.solver is None
+    assert plain.fit.solver == kx.Cholesky()
     assert plain.notes == ()
     kx.save(tmp_path / "auto.kx", auto)
     loaded = kx.load(tmp_path / "auto.kx")
-    assert loaded.solver == auto.solver
+    assert loaded.fit.solver == auto.fit.solver
     new = {"t": np.linspace(3, 45, 7)}
     np.testing.assert_allclose(loaded.predict(new)["sd"], plain.predict(new)["sd"], rtol=1e-6)
     assert loaded.conditioned().solver == kx.StateSpace()
@@ -178,9 +178,11 @@ def test_a_suggested_solver_is_told_kept_and_used(tmp_path):
 def test_a_suggestion_respects_the_criterion_and_few_rows():
     of = series()
     options = {"kernel": "fixed(1 * matern32(lengthscale=2))", "noise": 0.01, "solver": "auto"}
-    assert tables.fit_table(of, "y", select="kfold", **options).solver is None  # which StateSpace does not answer
+    assert (
+        tables.fit_table(of, "y", select="kfold", **options).fit.solver == kx.Cholesky()
+    )  # which StateSpace does not answer
     few = tables.fit_table({name: values[:40] for name, values in of.items()}, "y", **options)
-    assert (few.solver, few.notes) == (None, ())
+    assert (few.fit.solver, few.notes) == (kx.Cholesky(), ())
 
 
 def test_a_file_from_before_solvers_is_loaded(fitted, tmp_path):
@@ -188,10 +190,10 @@ def test_a_file_from_before_solvers_is_loaded(fitted, tmp_path):
 
     kx.save(tmp_path / "before.kx", fitted)
     structure, arrays = unpack((tmp_path / "before.kx").read_bytes())
-    del structure["value"]["fields"]["solver"]
+    del structure["value"]["fields"]["fit"]["fields"]["solver"]
     (tmp_path / "before.kx").write_bytes(pack(structure, arrays))
     loaded = kx.load(tmp_path / "before.kx")
-    assert loaded.solver is None
+    assert loaded.fit.solver is None
     np.testing.assert_array_equal(loaded.predict(columns(seed=1))["sd"], fitted.predict(columns(seed=1))["sd"])
 
 
@@ -203,6 +205,7 @@ def test_a_file_from_before_solvers_is_loaded(fitted, tmp_path):
         ("cg:tolerance=1e-2,max_steps=70", kx.CG(tolerance=1e-2, max_steps=70)),
         ("eigh:max_jitter=1e-9", kx.Eigh(max_jitter=1e-9)),
         ("state_space", kx.StateSpace()),
+        ("vecchia:neighbours=50,ordering=maxmin", kx.Vecchia(50, ordering="maxmin")),
     ],
 )
 def test_a_solver_from_text(text, solver):

@@ -111,7 +111,7 @@ def summary(fitted: TableFit) -> dict[str, Any]:
         "parameters": report["parameters"],
         "advice": report["advice"],
         "noise_sd": float(np.sqrt(float(own.model.noise)) * fitted.target.scale),
-        "solver": "default" if fitted.solver is None else as_code(fitted.solver),
+        "solver": None if own.solver is None else as_code(own.solver),
         "loo_rmse": report["entries"].get("leave-one-out RMSE"),
         "notes": fitted.notes,
     }

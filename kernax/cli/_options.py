@@ -34,7 +34,8 @@ Solver = Annotated[
     str,
     typer.Option(
         "--solver",
-        help="auto (what suits the table), cholesky, eigh, state_space, low_rank or cg; with options: low_rank:rank=500.",
+        help="auto (what suits the table), cholesky, eigh, state_space, vecchia, low_rank or cg; with options: "
+        "vecchia:neighbours=50.",
     ),
 ]
 Restarts = Annotated[int, typer.Option("--restarts", min=0, help="Random starts beside the first.")]

@@ -37,6 +37,9 @@ class Sum(AbstractKernel):
         parts = _all([k.features(x) for k in self.kernels])
         return None if parts is None else jnp.concatenate(parts, axis=1)
 
+    def coordinates(self, x):
+        return _joined([k.coordinates(x) for k in self.kernels])
+
     def summands(self):
         return tuple(part for k in self.kernels for part in k.summands())
 
@@ -98,6 +101,9 @@ class Product(AbstractKernel):
             joint = (joint[:, :, None] * part[:, None, :]).reshape(joint.shape[0], -1)
         return joint
 
+    def coordinates(self, x):
+        return _joined([k.coordinates(x) for k in self.kernels])
+
     def axes(self):
         parts = _all([k.axes() for k in self.kernels])
         if parts is None:
@@ -136,6 +142,11 @@ class Scale(AbstractKernel):
 
     def features(self, x):
         inner = self.kernel.features(x)
+        return None if inner is None else jnp.sqrt(self.variance) * inner
+
+    def coordinates(self, x):
+        # In a sum, the summand with the larger variance has the larger say.
+        inner = self.kernel.coordinates(x)
         return None if inner is None else jnp.sqrt(self.variance) * inner
 
     def axes(self):
@@ -182,6 +193,9 @@ class Power(AbstractKernel):
 
     def diag(self, x):
         return self.kernel.diag(x) ** self.exponent
+
+    def coordinates(self, x):
+        return self.kernel.coordinates(x)
 
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(x, mask, variance ** (1 / self.exponent))
@@ -240,6 +254,12 @@ def refuse_spline(kernel: AbstractKernel, what: str) -> None:
 def _all(parts: list[Any]) -> list[Any] | None:
     """The parts, or `None` if one of them is missing."""
     return None if any(part is None for part in parts) else parts
+
+
+def _joined(parts: list[Any]) -> Array | None:
+    """All columns of the parts that have some."""
+    known = [part for part in parts if part is not None]
+    return jnp.concatenate(known, axis=1) if known else None
 
 
 def format_number(value: Any) -> str:

@@ -51,6 +51,13 @@ class AbstractKernel(Parametrised):
         del x
         return None
 
+    def coordinates(self, x: Rows) -> Float[Array, "n q"] | None:
+        """Numbers for every row such that close rows are strongly correlated, for `kx.Vecchia()`; `None` if there are none.
+
+        By default the features, whose distances are those of the functions `k(a, ·)`.
+        """
+        return self.features(x)
+
     def axes(self) -> "dict[int, AbstractKernel] | None":
         """The factors of a product over the axes of a `kx.Grid`, by axis; `None` if it is not such a product."""
         return None

@@ -56,7 +56,7 @@ def report(
         return report_of_fits(of, of.table())
     if isinstance(of, Fit):
         data = of.data if data is None else data
-        c = None if data is None else condition(of.model, data, getattr(of, "solver", None), throw=False)
+        c = None if data is None else condition(of.model, data, of.solver, throw=False)
         return report_of_fit(of, c, names_of(data, columns, target, scales))
     if isinstance(of, Conditioned | AbstractExpansion):
         return _of_conditioned(of, names_of(of.data, columns, target, scales))

@@ -46,7 +46,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     random_state : int, RandomState or None
         For the restarts.
     solver : kernax solver, default None
-        How the system is solved, such as `kernax.LowRank(500)`. None is `kernax.Cholesky()`; `kernax.suggest_solver` says
+        How the system is solved, such as `kernax.Vecchia()`. None is `kernax.Cholesky()`; `kernax.suggest_solver` says
         which one suits many rows.
 
     Attributes

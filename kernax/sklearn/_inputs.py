@@ -76,7 +76,7 @@ def check_solver(estimator: Any) -> None:
     """Refuse a solver that is none: a name, or a class instead of an instance."""
     solver, name = estimator.solver, type(estimator).__name__
     if solver is not None and not isinstance(solver, AbstractSolver):
-        raise TypeError(f"{name}.solver must be None or a kernax solver, such as kernax.LowRank(500), got {solver!r}.")
+        raise TypeError(f"{name}.solver must be None or a kernax solver, such as kernax.Vecchia(), got {solver!r}.")
 
 
 def _scale(X: np.ndarray, weights: np.ndarray | None) -> float:

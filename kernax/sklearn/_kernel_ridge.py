@@ -34,7 +34,7 @@ class KernelRidge(RegressorMixin, Estimator):
         or "discrepancy". `alpha` is then only the noise variance that the discrepancy principle looks for. Rows
         of `sample_weight` 0 are left out; all others must have the same.
     solver : kernax solver, default None
-        How the system is solved, such as `kernax.LowRank(500)`. None is `kernax.Cholesky()`, or `kernax.Eigh()` with
+        How the system is solved, such as `kernax.Vecchia()`. None is `kernax.Cholesky()`, or `kernax.Eigh()` with
         `select`, which needs a solver that can move to another ridge. `kernax.suggest_solver` says which one suits many
         rows.
 
@@ -43,7 +43,8 @@ class KernelRidge(RegressorMixin, Estimator):
     alpha_ : float
         The ridge that was used.
     dual_coef_ : array (n,) or (n, p)
-        `f(x) = Σ dual_coef_[i] k(x, x_i)`; None if the solver predicts in another way, as `kernax.LowRank` does.
+        `f(x) = Σ dual_coef_[i] k(x, x_i)`; None if the solver predicts in another way, as `kernax.LowRank` and
+        `kernax.Vecchia` do.
     kernel_ : kernax kernel
     conditioned_ : kernax.model.Conditioned
         What kernax's functions take; with rows of padding behind its mask.

@@ -34,6 +34,7 @@ from kernax.solvers._system import (
     worse,
     worst,
 )
+from kernax.solvers._vecchia import Vecchia, VecchiaSystem
 
 __all__ = [
     "CG",
@@ -58,6 +59,8 @@ __all__ = [
     "StateSpace",
     "StateSpaceSystem",
     "Suggestion",
+    "Vecchia",
+    "VecchiaSystem",
     "as_code",
     "available_memory",
     "check_memory",

@@ -184,8 +184,9 @@ class LowRank(AbstractSolver):
     rank: int = eqx.field(static=True, default=200, converter=lambda rank: whole_number(rank, "LowRank.rank"))
     inducing: Any = eqx.field(default=None, converter=lambda rows: None if rows is None else take(as_rows(rows, "inducing")))
 
-    def settled(self, gram):
+    def settled(self, gram, part=None):
         """This solver with inducing rows that stay, so that the objective of a fit does not jump when the choice changes."""
+        del part
         if self.inducing is not None or _has_features(gram):
             return self
         gram = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, gram)

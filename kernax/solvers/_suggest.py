@@ -19,9 +19,7 @@ from kernax.solvers._low_rank import LowRank
 from kernax.solvers._memory import available_memory, in_gib
 from kernax.solvers._state_space import StateSpace
 from kernax.solvers._system import AbstractSolver
-
-Vecchia = CG  # until it is there
-_VECCHIA = 2_000
+from kernax.solvers._vecchia import Vecchia
 
 _FEW = 1_000
 """Rows up to which a dense solver takes a fraction of a second, so that no other is worth a thought."""
@@ -58,7 +56,7 @@ class Facts(NamedTuple):
     """Whether every row counts, for every output."""
     num_features: int | None = None
     has_distance: bool = True
-    """Whether the kernel has lengthscales, so that some rows are nearer than others."""
+    """Whether the kernel says which rows are near each other, by its lengthscales or its features."""
     is_smooth: bool = False
     has_one_noise: bool = True
     is_noise_free: bool = False
@@ -190,7 +188,7 @@ def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
     if not facts.has_distance:
         return _Choice(
             CG(),
-            f"{dense} The kernel has no lengthscales, so that Vecchia has no nearest neighbours to look for. CG needs "
+            f"{dense} The kernel has no lengthscales that say which rows are near each other, as Vecchia needs. CG needs "
             "products with the kernel matrix only, and little memory; its time still grows with the square of the rows.",
             2_000,
         )
@@ -200,7 +198,7 @@ def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
         Vecchia(),
         f"{dense} Vecchia predicts each row from its nearest neighbours: an approximation that is usually close, in time "
         f"proportional to the number of rows.{other}",
-        _VECCHIA,
+        200,
     )
 
 
@@ -234,7 +232,6 @@ def _is_array(leaf: Any) -> bool:
 def facts_of(model: Any, data: Data) -> Facts:
     """What is known of a model and its data. Only shapes are computed, so that the data may be traced."""
     kernel, rows = model.kernel, jax.eval_shape(take, data.x)
-    distances = _stationary_parts(kernel)
     noise: Any = getattr(model, "noise", None)
     return Facts(
         rows=data.n,
@@ -246,16 +243,17 @@ def facts_of(model: Any, data: Data) -> Facts:
         is_grid=isinstance(data.x, Grid) and _is_product(kernel, data),
         is_full=data.gaps is None and is_concrete(data.mask) and bool(np.all(data.mask)),
         num_features=_num_features(kernel, rows),
-        has_distance=bool(distances),
-        is_smooth=all(isinstance(part, RBF | RationalQuadratic) for part in distances),
+        has_distance=jax.eval_shape(kernel.coordinates, rows) is not None,
+        is_smooth=_is_smooth(kernel),
         has_one_noise=not callable(noise) and np.ndim(noise) == 0,
         is_noise_free=not callable(noise) and is_concrete(noise) and not np.all(np.asarray(noise, float) > 0),
     )
 
 
-def _stationary_parts(kernel: AbstractKernel) -> list[AbstractStationary]:
+def _is_smooth(kernel: AbstractKernel) -> bool:
     parts = jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, AbstractStationary))
-    return [part for part in parts if isinstance(part, AbstractStationary)]
+    stationary = [part for part in parts if isinstance(part, AbstractStationary)]
+    return bool(stationary) and all(isinstance(part, RBF | RationalQuadratic) for part in stationary)
 
 
 def _num_states(kernel: AbstractKernel, rows: Any) -> int | None:

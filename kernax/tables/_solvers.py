@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernax.data import Data
-from kernax.solvers import CG, AbstractSolver, Cholesky, Eigh, LowRank, StateSpace, as_code, suggest_solver
+from kernax.solvers import CG, AbstractSolver, Cholesky, Eigh, LowRank, StateSpace, Vecchia, as_code, suggest_solver
 from kernax.tables._errors import TableError, nearest
 
 AUTO = "auto"
@@ -12,6 +12,7 @@ _SOLVERS: dict[str, tuple[Callable[..., AbstractSolver], dict[str, type]]] = {
     "cholesky": (Cholesky, {"max_jitter": float}),
     "eigh": (Eigh, {"max_jitter": float}),
     "state_space": (StateSpace, {}),
+    "vecchia": (Vecchia, {"neighbours": int, "block": int, "ordering": str, "prediction_neighbours": int, "seed": int}),
     "low_rank": (LowRank, {"rank": int}),
     "cg": (CG, {"tolerance": float, "max_steps": int, "num_probes": int, "seed": int}),
 }
@@ -24,7 +25,7 @@ def parse_solver(text: str) -> AbstractSolver:
     **Arguments:**
 
     - `text`: a name, and after a colon options with commas between them: `cg:tolerance=0.01,max_steps=200`. The names are
-      `cholesky`, `eigh`, `state_space`, `low_rank` and `cg`; the options are those of the solvers in Python.
+      `cholesky`, `eigh`, `state_space`, `vecchia`, `low_rank` and `cg`; the options are those of the solvers in Python.
 
     **Returns:**
 
@@ -61,6 +62,10 @@ def _option(part: str, name: str, known: dict[str, type]) -> tuple[str, Any]:
 
 _EXAMPLES = {
     "max_jitter": "1e-8",
+    "neighbours": "50",
+    "block": "4",
+    "ordering": "maxmin",
+    "prediction_neighbours": "64",
     "rank": "500",
     "tolerance": "0.01",
     "max_steps": "500",

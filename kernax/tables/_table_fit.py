@@ -49,8 +49,6 @@ class TableFit(eqx.Module):
     """What to know about the table: units of dates, rows that were dropped or drawn."""
     lines: Int[np.ndarray, " n"] | None = None
     """The line of each row in its file, if that is text."""
-    solver: AbstractSolver | None = None
-    """How its system is solved; `None` for the default."""
 
     @property
     def data(self) -> Data:
@@ -60,7 +58,7 @@ class TableFit(eqx.Module):
 
     def conditioned(self) -> Conditioned:
         """The model conditioned on the training rows, in standardised units."""
-        return condition(self.fit.model, self.data, self.solver)
+        return condition(self.fit.model, self.data, self.fit.solver)
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
@@ -95,7 +93,7 @@ class TableFit(eqx.Module):
         scales = scales_of(self.columns, self.target)
         names = names_of(self.data, column_names(self.columns), self.target.name, scales)
         if conditioned is None:
-            conditioned = condition(self.fit.model, self.data, self.solver, throw=False)
+            conditioned = condition(self.fit.model, self.data, self.fit.solver, throw=False)
         return report_of_fit(self.fit, conditioned, names._replace(lines=self.lines))
 
     def __repr__(self):
@@ -171,7 +169,6 @@ def fit_table(
         source=read.source,
         notes=(*design.notes, *(some for some in (reason, note) if some is not None)),
         lines=design.table.lines,
-        solver=solver,
     )
 
 
@@ -190,6 +187,7 @@ def _unfitted(model: Any, data: Data, objective: Any, solver: AbstractSolver | N
         history=value[None],
         start_values=value[None],
         data=data,
+        solver=c.solver,
     )
 
 
