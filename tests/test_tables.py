@@ -175,12 +175,27 @@ def test_a_suggested_solver_is_told_kept_and_used(tmp_path):
     assert entries[0]["leave-one-out RMSE"] == entries[1]["leave-one-out RMSE"]
 
 
+def test_a_table_is_fitted_and_reported_with_vecchia(tmp_path):
+    """With all rows as neighbours its numbers are those of the default."""
+    of = {name: values[::30] for name, values in series().items()}
+    options = {"kernel": "1 * matern32(lengthscale=2)", "noise": 0.01, "max_steps": 5}
+    plain, near = (tables.fit_table(of, "y", solver=solver, **options) for solver in (None, "vecchia:neighbours=40"))
+    assert near.fit.solver == kx.Vecchia(40)
+    kx.save(tmp_path / "near.kx", near)
+    loaded, new = kx.load(tmp_path / "near.kx"), {"t": np.linspace(3, 45, 7)}
+    exact = kx.condition(near.fit.model, near.data)
+    x = near.columns[0].standardised(new["t"])[:, None]
+    np.testing.assert_allclose(loaded.predict(new, noisy=False)["sd"], near.target.scale * np.sqrt(kx.variance(exact, x)))
+    entries = [{entry.name: entry.text for entry in part.report().entries} for part in (loaded, plain)]
+    assert entries[0]["solver"] == "kx.Vecchia(neighbours=40)"
+    assert set(entries[0]) == set(entries[1])
+
+
 def test_a_suggestion_respects_the_criterion_and_few_rows():
     of = series()
     options = {"kernel": "fixed(1 * matern32(lengthscale=2))", "noise": 0.01, "solver": "auto"}
-    assert (
-        tables.fit_table(of, "y", select="kfold", **options).fit.solver == kx.Cholesky()
-    )  # which StateSpace does not answer
+    # StateSpace does not answer k-fold cross-validation.
+    assert tables.fit_table(of, "y", select="kfold", **options).fit.solver == kx.Cholesky()
     few = tables.fit_table({name: values[:40] for name, values in of.items()}, "y", **options)
     assert (few.fit.solver, few.notes) == (kx.Cholesky(), ())
 
