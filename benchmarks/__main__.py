@@ -27,6 +27,8 @@ MODULES = {
     "import": "import_time",
     "accuracy": "accuracy",
     "kronecker": "kronecker",
+    "large_accuracy": "large_accuracy",
+    "million": "million",
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",
@@ -35,6 +37,7 @@ MODULES = {
     "svr": "svr",
     "svr_batch": "svr_batch",
     "svr_gradient": "svr_gradient",
+    "vecchia": "vecchia",
 }
 
 

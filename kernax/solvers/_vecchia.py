@@ -1,7 +1,7 @@
 """Vecchia's approximation as a solver: each row is conditioned on a few earlier ones, so the inverse has a sparse factor."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -195,7 +195,7 @@ class Vecchia(AbstractSolver):
 
     neighbours: int = eqx.field(static=True, default=30, converter=lambda m: whole_number(m, "Vecchia.neighbours"))
     block: int = eqx.field(static=True, default=1, converter=lambda b: whole_number(b, "Vecchia.block"))
-    ordering: Literal["random", "maxmin"] = eqx.field(static=True, default="random")
+    ordering: str = eqx.field(static=True, default="random")
     prediction_neighbours: int = eqx.field(
         static=True, default=128, converter=lambda m: whole_number(m, "Vecchia.prediction_neighbours")
     )
