@@ -78,7 +78,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace, Vecchia
+from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace, Vecchia, suggest_solver
 
 if TYPE_CHECKING:
     from kernax import plot as plot
@@ -163,6 +163,7 @@ __all__ = [
     "select_ridge",
     "selection",
     "solvers",
+    "suggest_solver",
     "tables",
     "variance",
     "with_bijector",

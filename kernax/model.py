@@ -24,6 +24,7 @@ from kernax.solvers import (
     Cholesky,
     Result,
     Solution,
+    check_memory,
     is_usable,
     offered,
     per_output,
@@ -211,13 +212,15 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
 
     **Returns:**
 
-    A `Conditioned`, or the machine's own answer.
+    A `Conditioned`, or the machine's own answer. Raises `MemoryError` if the solver keeps dense matrices that do not fit
+    into the memory that is available, before anything is allocated; see `kx.suggest_solver`.
     """
     check_model_and_data(model, data, "condition")
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     solver = Cholesky() if solver is None else solver
     solver.check(data.x, data.mask)
+    check_memory(model, data, solver, "condition")
     conditioned = _condition(model, data, solver)
     if throw:
         throw_unless((), conditioned.result, "conditioning")

@@ -100,6 +100,39 @@ def test_json_of_a_fit_is_one_object_and_nothing_else(data, folder):
     assert answer["loo_rmse"] == pytest.approx(float(kx.loo_mse(loaded.conditioned())) ** 0.5 * loaded.target.scale)
 
 
+def test_a_solver_is_chosen_said_and_used_by_every_command(folder):
+    t = np.linspace(0, 40, 1500)
+    tables.write_table(folder / "long.csv", {"t": t, "y": np.sin(t)})
+    words = ("fit", folder / "long.csv", "-t", "y", "-k", "fixed(1 * matern32(lengthscale=2))", "--noise", "0.01")
+    done = call(*words, "-o", folder / "long.kx")
+    assert "note: solver StateSpace(): 1,500 rows in 1 column." in done.stderr
+    assert "Choose another with --solver" in done.stderr
+    assert "kx.StateSpace()" in done.stdout
+    call("predict", folder / "long.kx", folder / "long.csv", "-o", folder / "auto.csv", "--only")
+    # Without leave-one-out predictions there are fewer numbers and pictures.
+    answer = json.loads(call(*words, "-o", folder / "cg.kx", "--solver", "cg:num_probes=2", "--json").stdout)
+    assert answer["solver"] == "kx.CG(num_probes=2)"
+    assert answer["loo_rmse"] is None
+    call("predict", folder / "cg.kx", folder / "long.csv", "-o", folder / "cg.csv", "--only")
+    auto, cg = (np.array(read(folder / f"{name}.csv")["mean"], float) for name in ("auto", "cg"))
+    np.testing.assert_allclose(auto, cg, atol=1e-4)
+    pages = []
+    for name in ("long", "cg"):
+        call("report", folder / f"{name}.kx", "-o", folder / f"{name}.html")
+        pages.append(Page((folder / f"{name}.html").read_text()))
+    assert [len(page.sources) for page in pages] == [4, 1]
+    assert any("solver StateSpace()" in text for text in pages[0].text)
+
+
+def test_a_matrix_that_does_not_fit_ends_with_1_and_a_solver(folder, monkeypatch):
+    monkeypatch.setenv("KERNAX_MEMORY", "0.1")
+    t = np.linspace(0, 40, 5000)
+    tables.write_table(folder / "longer.csv", {"t": t, "y": np.sin(t)})
+    done = call("fit", folder / "longer.csv", "-t", "y", "--solver", "cholesky", "-o", folder / "x.kx", code=1)
+    assert "5,000 rows takes 0.75 GiB of memory, and 0.1 GiB are available" in done.stderr
+    assert "--solver auto" in done.stderr
+
+
 def test_32_bits_if_they_are_asked_for(data, folder):
     words = ("fit", data, "-t", "level", "-o", folder / "single.kx", "--float32", "-k", "fixed(1 * rbf)", "--noise", "2")
     assert "JAX" not in call(*words).stderr
@@ -152,6 +185,7 @@ BAD = {
     "gaps otherwise": (["fit", "GAPS", "-t", "level", "--missing", "hide", "-o", "OUT.kx"], "it is error or drop"),
     "folder": (["fit", "DATA", "-t", "level", "-o", "none/OUT.kx"], "there is no folder"),
     "itself": (["fit", "DATA", "-t", "level", "-o", "DATA"], "this is the input"),
+    "solver": (["fit", "DATA", "-t", "level", "--solver", "colesky", "-o", "OUT.kx"], "Did you mean 'cholesky'?"),
     "noise": (["fit", "DATA", "-t", "level", "--noise", "-1", "-o", "OUT.kx"], "a positive number"),
     "unit": (["fit", "DATA", "-t", "level", "--date-unit", "moons", "-o", "OUT.kx"], "years, days, hours, seconds"),
     "usage": (["fit", "DATA", "-o", "OUT.kx"], "--target"),

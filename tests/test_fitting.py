@@ -14,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import kernax as kx
-from kernax.fitting import _fit, _lanes
+from kernax.fitting import _lanes, _rounds
 from tests.tables import points, targets
 
 X = points(40, seed=2)
@@ -116,7 +116,7 @@ def test_restarts_keep_the_best_and_both_layouts_agree(monkeypatch):
     assert float(answer.value) == float(answer.start_values.min())
     again = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
     chex.assert_trees_all_equal(answer.start_values, again.start_values)
-    monkeypatch.setattr(_fit, "run_lanes", functools.partial(_lanes.run_lanes, together=True))
+    monkeypatch.setattr(_rounds, "run_lanes", functools.partial(_lanes.run_lanes, together=True))
     together = kx.fit(rough, DATA, restarts=3, key=jax.random.key(3))
     np.testing.assert_allclose(together.start_values, answer.start_values, rtol=1e-6)
 

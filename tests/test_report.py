@@ -235,6 +235,32 @@ def test_a_model_without_its_targets(tmp_path):
     assert "nan" not in text
 
 
+def test_many_rows_are_told_without_products_of_their_matrix():
+    """Beyond 10,000 rows the condition number is left out, and rows that are far by chance are no outliers."""
+    n = 10_001
+    x = np.linspace(0, 100, n)[:, None]
+    noise = np.random.default_rng(0).normal(size=n)
+    noise[:2] = 4.6, 9.0
+    data = kx.Data(x, np.sin(x[:, 0]) + 0.1 * noise)
+    c = kx.condition(kx.Model(kx.Matern52(2.0), 0.01), data, kx.StateSpace())
+    told = kx.report(c).as_dict()
+    assert "condition number" not in told["entries"]
+    assert told["entries"]["solver"] == "kx.StateSpace()"
+    assert told["entries"]["leave-one-out RMSE"] == pytest.approx(0.1, rel=0.1)
+    assert not [sentence for sentence in told["advice"] if "intervals" in sentence]
+    (outliers,) = [sentence for sentence in told["advice"] if sentence.startswith("rows far")]
+    assert "1 (+" in outliers
+    assert " 0 (+" not in outliers
+
+
+def test_a_solver_without_left_out_rows_is_told_without_their_scores():
+    x = np.linspace(0, 5, 30)[:, None]
+    c = kx.condition(kx.Model(kx.RBF(), 0.1), kx.Data(x, np.sin(x[:, 0])), kx.CG(num_probes=2))
+    told = kx.report(c).as_dict()["entries"]
+    assert told["solver"] == "kx.CG(num_probes=2)"
+    assert "leave-one-out RMSE" not in told
+
+
 def test_what_is_refused():
     with pytest.raises(ValueError, match="columns has 2 names, and the data has 3 columns"):
         kx.report(FIT, columns=["a", "b"])

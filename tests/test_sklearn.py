@@ -492,6 +492,66 @@ def test_padding_of_rows_is_enough_and_little():
     assert (counts[256:] <= 1.125 * sizes[256:]).all()
 
 
+def test_padding_of_many_rows_costs_next_to_nothing():
+    assert all(padded_count(n) - n < 128 for n in (100_000, 131_073, 1_000_001))
+
+
+# Solvers
+
+SOLVERS = [kx.StateSpace(), kx.LowRank(40), kx.Eigh(), kx.CG(), kx.Vecchia(40)]
+SERIES = np.linspace(-3, 3, 40)[:, None]
+WAVE = np.sin(2 * SERIES[:, 0]) + 0.1 * rng.normal(size=40)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_a_solver_gives_the_answers_of_the_default(solver):
+    """`LowRank` and `Vecchia` with all rows are exact. One column stays one column, which `StateSpace` needs."""
+    kernel, new = 1.5 * kx.Matern32(0.8), SERIES[:5] + 0.03
+    ridges = [ks.KernelRidge(kernel, alpha=0.1, solver=s).fit(SERIES, WAVE) for s in (None, solver)]
+    close(ridges[1].predict(new), ridges[0].predict(new), 1e-5)
+    processes = [
+        ks.GaussianProcessRegressor(kernel, noise=0.1, optimise=False, solver=s).fit(SERIES, WAVE) for s in (None, solver)
+    ]
+    close(*(gp.predict(new, return_std=True) for gp in processes[::-1]), 1e-5)
+    assert type(processes[1].conditioned_.solver) is type(solver)
+    close(kx.mean(processes[1].conditioned_, new), processes[0].predict(new), 1e-5)
+    if isinstance(solver, kx.LowRank | kx.Vecchia):
+        assert ridges[1].dual_coef_ is None
+    else:
+        close(ridges[1].dual_coef_, ridges[0].dual_coef_, 1e-4)
+
+
+def test_a_process_is_fitted_with_its_solver():
+    plain, fast = (
+        ks.GaussianProcessRegressor(1.0 * kx.Matern32(), solver=s).fit(SERIES, WAVE) for s in (None, kx.StateSpace())
+    )
+    close(fast.log_marginal_likelihood_value_, plain.log_marginal_likelihood_value_, 1e-4)
+    close(fast.kernel_.variance, plain.kernel_.variance, 0.05)
+    back = pickle.loads(pickle.dumps(fast))
+    np.testing.assert_array_equal(back.predict(SERIES), fast.predict(SERIES))
+    copy = clone(fast)
+    assert copy.get_params()["solver"] == kx.StateSpace()
+    np.testing.assert_array_equal(copy.fit(SERIES, WAVE).predict(SERIES), fast.predict(SERIES))
+
+
+def test_a_ridge_is_chosen_with_a_solver_that_can_move_to_another():
+    plain, fast = (
+        ks.KernelRidge(kx.Matern32(0.8), select="loo", solver=s).fit(SERIES, WAVE) for s in (None, kx.StateSpace())
+    )
+    close(fast.alpha_, plain.alpha_, 1e-4)
+    with pytest.raises(TypeError, match=r"CG does not offer here: condition with kx\.Eigh\(\)"):
+        ks.KernelRidge(kx.Matern32(0.8), select="loo", solver=kx.CG()).fit(SERIES, WAVE)
+
+
+@pytest.mark.parametrize("kind", [ks.KernelRidge, ks.GaussianProcessRegressor])
+def test_what_is_no_solver_is_refused(kind):
+    for wrong in ("cg", kx.CG):
+        with pytest.raises(TypeError, match=rf"{kind.__name__}\.solver must be None or a kernax solver"):
+            kind(solver=wrong).fit(SERIES, WAVE)
+    with pytest.raises(ValueError, match="Give whole solvers instead"):
+        kind(solver=kx.LowRank()).set_params(solver__rank=3)
+
+
 def test_without_float64_answers_are_float32_and_the_user_is_told(monkeypatch):
     monkeypatch.setattr("kernax._arrays._told", set())
     with jax.enable_x64(False):

@@ -146,6 +146,121 @@ def test_a_saved_fit_predicts_the_same(fitted, folder):
     assert repr(loaded) == repr(fitted)
 
 
+# Solvers
+
+
+def series(n=1200):
+    """One column of more rows than are called few, so that a solver is suggested."""
+    t = np.linspace(0, 40, n)
+    return {"t": t, "y": 5 + np.sin(t) + 0.1 * np.random.default_rng(0).normal(size=n)}
+
+
+def test_a_suggested_solver_is_told_kept_and_used(tmp_path):
+    of = series()
+    model = "fixed(1 * matern32(lengthscale=2))"
+    auto = tables.fit_table(of, "y", kernel=model, noise=0.01, solver="auto")
+    plain = tables.fit_table(of, "y", kernel=model, noise=0.01)
+    assert auto.fit.solver == kx.StateSpace()
+    assert [note for note in auto.notes if note.startswith("solver StateSpace(): 1,200 rows in 1 column.")]
+    assert plain.fit.solver == kx.Cholesky()
+    assert plain.notes == ()
+    kx.save(tmp_path / "auto.kx", auto)
+    loaded = kx.load(tmp_path / "auto.kx")
+    assert loaded.fit.solver == auto.fit.solver
+    new = {"t": np.linspace(3, 45, 7)}
+    np.testing.assert_allclose(loaded.predict(new)["sd"], plain.predict(new)["sd"], rtol=1e-6)
+    assert loaded.conditioned().solver == kx.StateSpace()
+    entries = [{entry.name: entry.text for entry in part.report().entries} for part in (loaded, plain)]
+    assert [part.pop("solver") for part in entries] == ["kx.StateSpace()", "kx.Cholesky()"]
+    assert entries[0]["leave-one-out RMSE"] == entries[1]["leave-one-out RMSE"]
+
+
+def test_a_table_is_fitted_and_reported_with_vecchia(tmp_path):
+    """With all rows as neighbours its numbers are those of the default."""
+    of = {name: values[::30] for name, values in series().items()}
+    options = {"kernel": "1 * matern32(lengthscale=2)", "noise": 0.01, "max_steps": 5}
+    plain, near = (tables.fit_table(of, "y", solver=solver, **options) for solver in (None, "vecchia:neighbours=40"))
+    assert near.fit.solver == kx.Vecchia(40)
+    kx.save(tmp_path / "near.kx", near)
+    loaded, new = kx.load(tmp_path / "near.kx"), {"t": np.linspace(3, 45, 7)}
+    exact = kx.condition(near.fit.model, near.data)
+    x = near.columns[0].standardised(new["t"])[:, None]
+    np.testing.assert_allclose(loaded.predict(new, noisy=False)["sd"], near.target.scale * np.sqrt(kx.variance(exact, x)))
+    entries = [{entry.name: entry.text for entry in part.report().entries} for part in (loaded, plain)]
+    assert entries[0]["solver"] == "kx.Vecchia(neighbours=40)"
+    assert set(entries[0]) == set(entries[1])
+
+
+def test_a_suggestion_respects_the_criterion_and_few_rows():
+    of = series()
+    options = {"kernel": "fixed(1 * matern32(lengthscale=2))", "noise": 0.01, "solver": "auto"}
+    # StateSpace does not answer k-fold cross-validation.
+    assert tables.fit_table(of, "y", select="kfold", **options).fit.solver == kx.Cholesky()
+    few = tables.fit_table({name: values[:40] for name, values in of.items()}, "y", **options)
+    assert (few.fit.solver, few.notes) == (kx.Cholesky(), ())
+
+
+def test_a_file_from_before_solvers_is_loaded(fitted, tmp_path):
+    from kernax.io._file import pack, unpack
+
+    kx.save(tmp_path / "before.kx", fitted)
+    structure, arrays = unpack((tmp_path / "before.kx").read_bytes())
+    del structure["value"]["fields"]["fit"]["fields"]["solver"]
+    (tmp_path / "before.kx").write_bytes(pack(structure, arrays))
+    loaded = kx.load(tmp_path / "before.kx")
+    assert loaded.fit.solver is None
+    np.testing.assert_array_equal(loaded.predict(columns(seed=1))["sd"], fitted.predict(columns(seed=1))["sd"])
+
+
+@pytest.mark.parametrize(
+    ("text", "solver"),
+    [
+        ("cholesky", kx.Cholesky()),
+        (" Low_Rank : rank = 50 ", kx.LowRank(50)),
+        ("cg:tolerance=1e-2,max_steps=70", kx.CG(tolerance=1e-2, max_steps=70)),
+        ("eigh:max_jitter=1e-9", kx.Eigh(max_jitter=1e-9)),
+        ("state_space", kx.StateSpace()),
+        ("vecchia:neighbours=50,ordering=maxmin", kx.Vecchia(50, ordering="maxmin")),
+    ],
+)
+def test_a_solver_from_text(text, solver):
+    assert tables.parse_solver(text) == solver
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("low_rnk", r"there is no solver 'low_rnk'\. Did you mean 'low_rank'\? They are auto, cholesky, "),
+        ("low_rank:ranks=5", r"no option 'ranks'\. Did you mean 'rank'\? .*its options are rank\."),
+        ("state_space:rank=5", r"no option 'rank'\. Write state_space alone; it has no options\."),
+        ("low_rank:rank", r"has no value: write low_rank:rank=500\."),
+        ("low_rank:rank=many", r"wants a whole number for rank, got 'many': write low_rank:rank=500\."),
+        ("low_rank:rank=0", r"solver 'low_rank:rank=0': LowRank\.rank must be a whole number of at least 1"),
+    ],
+)
+def test_a_text_that_is_no_solver_is_told_what_to_write(text, says):
+    with pytest.raises(TableError, match=says):
+        tables.fit_table(columns(), "level", solver=text)
+
+
+def test_a_table_whose_matrix_does_not_fit_is_refused_with_a_solver(monkeypatch):
+    monkeypatch.setenv("KERNAX_MEMORY", "0.1")
+    t = np.linspace(0, 40, 5000)
+    with pytest.raises(MemoryError, match=r"5,000 rows takes 0\.75 GiB .*: write solver=kx\.StateSpace\(\)"):
+        tables.fit_table({"t": t, "y": np.sin(t)}, "y")
+
+
+def test_a_comparison_with_a_solver_has_the_numbers_of_the_default():
+    of = {name: values[::30] for name, values in series().items()}
+    plain, fast = (
+        tables.compare_table(of, "y", methods="gp,krr_loo", kernel="matern32", folds=2, solver=solver)
+        for solver in (None, "state_space")
+    )
+    for name in ("gp", "krr_loo"):
+        scores = [next(row for row in answer.rows if row["method"] == name)["rmse"] for answer in (plain, fast)]
+        assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+
+
 @pytest.mark.parametrize(("span", "unit"), [(3 * 365, "years"), (300, "days"), (1.5, "hours"), (1 / 24 / 10, "seconds")])
 def test_dates_are_counted_in_a_unit_that_suits_them(span, unit):
     start = datetime.datetime(2021, 3, 1, 6)
@@ -248,7 +363,7 @@ def test_rows_outside_of_the_training_range_are_told(fitted):
 
 def test_too_many_rows_are_refused_or_drawn_from():
     table = tables._read.as_table({"a": np.arange(50.0), "y": np.arange(50.0) ** 2})
-    with pytest.raises(TableError, match=r"50 rows need matrices of .* GB each: draw fewer rows \(--sample"):
+    with pytest.raises(TableError, match=r"50 rows are more than the 40 .* draw fewer rows \(--sample 40"):
         tables._design.make_design(table, "y", ["a"], most_rows=40)
     drawn = [tables._design.make_design(table, "y", ["a"], sample=10, seed=seed) for seed in (0, 0, 1)]
     rows = [design.columns[0].restored(design.x[:, 0]) for design in drawn]

@@ -26,6 +26,14 @@ def compare(
         typer.Option("--task", help="regression or classification. (default: by the target)", show_default=False),
     ] = None,
     noise: options.Noise = None,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            "--solver",
+            help="For gp and krr_… on more than 5,000 rows: auto, cholesky, low_rank, …, as in fit. (default: cholesky)",
+            show_default=False,
+        ),
+    ] = None,
     missing: options.Missing = "error",
     date_unit: options.DateUnit = None,
     sample: options.Sample = None,
@@ -55,6 +63,7 @@ def compare(
             methods=methods,
             task=task,  # pyright: ignore[reportArgumentType]
             noise=noise,
+            solver=solver,
             missing=missing,  # pyright: ignore[reportArgumentType]
             date_unit=date_unit,
             sample=sample,

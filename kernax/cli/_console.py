@@ -57,7 +57,7 @@ def _told(error: Exception) -> tuple[str, int]:
             words = error.strerror or str(error)
             return f"{error.filename}: {words}" if error.filename else words, BAD_INPUT
         case MemoryError():
-            return "there is not enough memory: take fewer rows (--sample).", NUMERICAL
+            return f"{error or 'there is not enough memory'} On the command line: --solver auto, or --sample.", NUMERICAL
         case ValueError() | TypeError() | ImportError():
             return str(error), BAD_INPUT
     raise error

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-import kernax as kx
 from kernax.cli import _options as options
 from kernax.cli._console import (
     INTERRUPTED,
@@ -19,7 +18,7 @@ from kernax.cli._console import (
     shows_progress,
 )
 from kernax.io import save
-from kernax.solvers import result_name, result_text
+from kernax.solvers import as_code, result_name, result_text
 from kernax.tables import TableFit, fit_table
 
 
@@ -31,6 +30,7 @@ def fit(
     kernel: options.Kernel = "matern52",
     select: options.Select = "likelihood",
     noise: options.Noise = None,
+    solver: options.Solver = "auto",
     restarts: options.Restarts = 0,
     missing: options.Missing = "error",
     date_unit: options.DateUnit = None,
@@ -55,6 +55,7 @@ def fit(
         kernel=kernel,
         select=select,
         noise=noise,
+        solver=solver,
         restarts=restarts,
         missing=missing,  # pyright: ignore[reportArgumentType]
         date_unit=date_unit,
@@ -110,7 +111,8 @@ def summary(fitted: TableFit) -> dict[str, Any]:
         "parameters": report["parameters"],
         "advice": report["advice"],
         "noise_sd": float(np.sqrt(float(own.model.noise)) * fitted.target.scale),
-        "loo_rmse": float(np.sqrt(float(kx.loo_mse(fitted.conditioned()))) * fitted.target.scale),
+        "solver": None if own.solver is None else as_code(own.solver),
+        "loo_rmse": report["entries"].get("leave-one-out RMSE"),
         "notes": fitted.notes,
     }
 

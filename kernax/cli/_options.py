@@ -30,6 +30,14 @@ Select = Annotated[str, typer.Option("--select", help="What to minimise: likelih
 Noise = Annotated[
     float | None, typer.Option("--noise", help="The variance of the target's noise, if it is known.", show_default=False)
 ]
+Solver = Annotated[
+    str,
+    typer.Option(
+        "--solver",
+        help="auto (what suits the table), cholesky, eigh, state_space, vecchia, low_rank or cg; with options: "
+        "vecchia:neighbours=50.",
+    ),
+]
 Restarts = Annotated[int, typer.Option("--restarts", min=0, help="Random starts beside the first.")]
 Missing = Annotated[str, typer.Option("--missing", callback=_error_or_drop, help="Rows that lack a value: error or drop.")]
 DateUnit = Annotated[

@@ -29,11 +29,13 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 def page(fitted: TableFit | ManyTableFits, name: str) -> str:
     """The page, as text. All words that come from the table are escaped."""
-    report = fitted.report()
     title = f"{fitted.target.name} from {', '.join(column.name for column in fitted.columns)}"
     if isinstance(fitted, TableFit):
-        x, y, drawn, worst = fitted.data.x, fitted.data.y, pictures(fitted, fitted.conditioned()), []
+        c = fitted.conditioned()
+        report = fitted.report(c)
+        x, y, drawn, worst = fitted.data.x, fitted.data.y, pictures(fitted, c), []
     else:
+        report = fitted.report()
         title += f": {len(fitted)} models by {fitted.by}"
         errors = fitted.loo_rmse()
         x, y, drawn, worst = fitted.x, fitted.y, pictures_of_many(fitted, errors), _worst(fitted, errors)

@@ -16,11 +16,14 @@ from matplotlib.ticker import MaxNLocator
 from kernax.fitting._fits import NUM_FACTS
 from kernax.plot._canvas import BLUE, GREY, VERMILION
 from kernax.posterior import predict
+from kernax.reports._scores import offers_left_out
 from kernax.selection import loo_mean, loo_residuals, loo_variance
 from kernax.tables import Column, ManyTableFits, TableFit
 
 _LEVELS = np.linspace(0.05, 0.95, 19)
 _MOST_COLUMNS = 12
+_MOST_DOTS = 4000
+"""More rows than this are not drawn one by one: pictures show evenly spread ones of them, and captions count all."""
 
 
 class Held(NamedTuple):
@@ -34,9 +37,22 @@ class Held(NamedTuple):
     def scores(self) -> np.ndarray:
         return (self.observed - self.expected) / np.where(self.sd > 0, self.sd, np.nan)
 
+    @property
+    def drawn(self) -> "Held":
+        """The rows that are drawn."""
+        rows = drawn_rows(len(self.observed))
+        return Held(self.observed[rows], self.expected[rows], self.sd[rows])
 
-def left_out(fitted: TableFit, c: Any) -> Held:
-    """Every row, predicted from all others, in the target's units."""
+
+def drawn_rows(n: int) -> np.ndarray:
+    """The rows of n that are drawn."""
+    return np.unique(np.linspace(0, n - 1, min(n, _MOST_DOTS)).astype(int))
+
+
+def left_out(fitted: TableFit, c: Any) -> Held | None:
+    """Every row, predicted from all others, in the target's units; `None` if the solver does not offer it."""
+    if not offers_left_out(c):
+        return None
     target = fitted.target
     expected = np.asarray(loo_mean(c), np.float64)
     sd = np.sqrt(np.asarray(loo_variance(c, noisy=True), np.float64))
@@ -48,15 +64,20 @@ def left_out(fitted: TableFit, c: Any) -> Held:
 def pictures(fitted: TableFit, c: Any) -> list[tuple[str, str, str]]:
     """Title, PNG in base64 and caption of each picture."""
     held = left_out(fitted, c)
-    drawn = [
-        _drawn("Predicted and observed", lambda ax: _observed(ax, fitted, held)),
-        _drawn("Residuals", lambda ax: _residuals(ax, fitted, held)),
-        _drawn("Calibration", lambda ax: _calibration(ax, held)),
-    ]
+    drawn = []
+    if held is not None:
+        drawn += [
+            _drawn("Predicted and observed", lambda ax: _observed(ax, fitted, held)),
+            _drawn("Residuals", lambda ax: _residuals(ax, fitted, held)),
+            _drawn("Calibration", lambda ax: _calibration(ax, held)),
+        ]
+    residuals = None if held is None else np.asarray(loo_residuals(c), np.float64)
     if len(fitted.fit.history) > 1:
         drawn.append(_drawn("Optimisation", lambda ax: _history(ax, fitted)))
     for i, column in enumerate(fitted.columns[:_MOST_COLUMNS]):
-        drawn.append(_drawn(f"{fitted.target.name} along {column.name}", lambda ax, i=i: _along(ax, fitted, c, i)))
+        drawn.append(
+            _drawn(f"{fitted.target.name} along {column.name}", lambda ax, i=i: _along(ax, fitted, c, i, residuals))
+        )
     return drawn
 
 
@@ -102,22 +123,22 @@ def name_in_picture(text: str) -> str:
 
 
 def _observed(ax: Axes, fitted: TableFit, held: Held) -> str:
-    size, alpha = _dots(len(held.observed))
+    some = held.drawn
+    size, alpha = _dots(len(some.observed))
     low = min(held.observed.min(), held.expected.min())
     high = max(held.observed.max(), held.expected.max())
     ax.axline((low, low), (high, high) if high > low else (low + 1, low + 1), color=GREY, linewidth=0.9, zorder=1)
-    reach = 1.96 * held.sd
     ax.errorbar(
-        held.expected,
-        held.observed,
-        xerr=reach,
+        some.expected,
+        some.observed,
+        xerr=1.96 * some.sd,
         fmt="none",
         ecolor=BLUE,
         elinewidth=0.6,
         alpha=0.35 * alpha,
         zorder=2,
     )
-    ax.plot(held.expected, held.observed, ".", color=BLUE, markersize=size, alpha=alpha, zorder=3)
+    ax.plot(some.expected, some.observed, ".", color=BLUE, markersize=size, alpha=alpha, zorder=3)
     margin = 0.04 * (high - low or 1.0)
     ax.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
     name = name_in_picture(fitted.target.name)
@@ -129,10 +150,11 @@ def _observed(ax: Axes, fitted: TableFit, held: Held) -> str:
 
 
 def _residuals(ax: Axes, fitted: TableFit, held: Held) -> str:
-    size, alpha = _dots(len(held.observed))
-    order = np.argsort(held.expected)
-    residual, reach = (held.observed - held.expected)[order], 1.96 * held.sd[order]
-    at = held.expected[order]
+    some = held.drawn
+    size, alpha = _dots(len(some.observed))
+    order = np.argsort(some.expected)
+    residual, reach = (some.observed - some.expected)[order], 1.96 * some.sd[order]
+    at = some.expected[order]
     outside = np.abs(residual) > reach
     ax.vlines(at, -reach, reach, color="0.87", linewidth=1.5, zorder=1)
     ax.axhline(0.0, color=GREY, linewidth=0.9)
@@ -140,7 +162,8 @@ def _residuals(ax: Axes, fitted: TableFit, held: Held) -> str:
     ax.plot(at[outside], residual[outside], "x", color=VERMILION, markersize=size, markeredgewidth=1.2)
     name = name_in_picture(fitted.target.name)
     ax.set(xlabel=f"{name}, predicted from the other rows", ylabel="observed − predicted")
-    return f"{outside.sum()} of {len(at)} rows lie outside their 95 % interval (expected: about {0.05 * len(at):.0f})."
+    n, missed = len(held.observed), np.sum(np.abs(held.observed - held.expected) > 1.96 * held.sd)
+    return f"{missed} of {n} rows lie outside their 95 % interval (expected: about {0.05 * n:.0f})."
 
 
 def _calibration(ax: Axes, held: Held) -> str:
@@ -178,38 +201,43 @@ def _history(ax: Axes, fitted: TableFit) -> str:
     return f"{int(fitted.fit.num_steps)} evaluations."
 
 
-def _along(ax: Axes, fitted: TableFit, c: Any, i: int) -> str:
+def _along(ax: Axes, fitted: TableFit, c: Any, i: int, residuals: np.ndarray | None) -> str:
     column, target = fitted.columns[i], fitted.target
     x = np.asarray(c.data.x, np.float64)
+    drawn = drawn_rows(len(x))
     margin = 0.05 * (column.high - column.low) or 1.0
     places = np.linspace(column.low - margin, column.high + margin, 1500)  # a season over decades has many peaks
     rows = np.repeat(np.median(x, axis=0)[None], len(places), axis=0)
     rows[:, i] = column.standardised(places)
-    own_rows = np.repeat(np.median(x, axis=0)[None], len(x), axis=0)
-    own_rows[:, i] = x[:, i]
+    own_rows = np.repeat(np.median(x, axis=0)[None], len(drawn), axis=0)
+    own_rows[:, i] = x[drawn, i]
     mean, variance = predict(c, np.concatenate([rows, own_rows]).astype(c.data.dtype))[:2]
     mean, variance, beside = mean[: len(places)], variance[: len(places)], np.asarray(mean[len(places) :], np.float64)
     sd = target.scale * np.sqrt(np.asarray(variance, np.float64))
     noisy = np.sqrt(sd**2 + target.scale**2 * float(c.model.noise))
     mean = target.restored(np.asarray(mean, np.float64))
-    # What is left of each row when the other columns' part is taken out.
-    y = target.restored(beside + np.asarray(loo_residuals(c), np.float64))
-    if x.shape[1] == 1:
-        y = target.restored(np.asarray(c.data.y, np.float64))
-    at, own = _axis(ax, column, places), _axis(ax, column, column.restored(x[:, i]))
+    alone = x.shape[1] == 1
+    y = None
+    if alone:
+        y = target.restored(np.asarray(c.data.y, np.float64)[drawn])
+    elif residuals is not None:
+        # What is left of each row when the other columns' part is taken out.
+        y = target.restored(beside + residuals[drawn])
+    at, own = _axis(ax, column, places), _axis(ax, column, column.restored(x[drawn, i]))
     ax.fill_between(
         at, mean - 1.96 * noisy, mean + 1.96 * noisy, color=BLUE, alpha=0.13, linewidth=0, label="95 %, new observations"
     )
     ax.fill_between(at, mean - 1.96 * sd, mean + 1.96 * sd, color=BLUE, alpha=0.3, linewidth=0, label="95 %, the function")
-    size, alpha = _dots(len(y))
-    alone = x.shape[1] == 1
-    ax.plot(own, y, ".", color="black" if alone else "0.45", markersize=size, alpha=alpha, zorder=1)
+    if y is not None:
+        size, alpha = _dots(len(y))
+        ax.plot(own, y, ".", color="black" if alone else "0.45", markersize=size, alpha=alpha, zorder=1)
     ax.plot(at, mean, color=BLUE, linewidth=1.5)
     ax.set(xlabel=name_in_picture(column.name if column.is_date else column.label), ylabel=name_in_picture(target.name))
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize="small")
     if alone:
         return "Mean, 95 % intervals and the rows."
-    return "Mean and 95 % intervals with the other columns at their medians; dots are the mean plus each row's residual."
+    dots = "" if y is None else "; dots are the mean plus each row's residual"
+    return f"Mean and 95 % intervals with the other columns at their medians{dots}."
 
 
 def _axis(ax: Axes, column: Column, values: np.ndarray) -> np.ndarray:

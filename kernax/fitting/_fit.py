@@ -22,7 +22,7 @@ from kernax.fitting._starts import starting_points
 from kernax.model import AbstractModel, check_model_and_data, condition, settled
 from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.selection import negative_log_marginal_likelihood
-from kernax.solvers import AbstractSolver, Cholesky, Result, throw_unless
+from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory, throw_unless
 
 M = TypeVar("M", bound=AbstractModel)
 
@@ -71,6 +71,7 @@ def fit(
     check_model_and_data(model, data, "fit")
     solver = Cholesky() if solver is None else solver
     solver.check(data.x, data.mask)
+    check_memory(model, data, solver, "fit", gradient=True)
     rules = checked_rules(
         model,
         data.dtype,

@@ -1,5 +1,6 @@
 """Plain advice where something looks wrong. Thresholds are wide: advice that is often wrong is not read."""
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ from kernax.reports._scores import Scores
 _SMALL = 0.1
 """A change that is this share of the targets' deviation is next to none."""
 _OUTLIER = 4.5
+"""Standard deviations beyond which a row is an outlier, up to about a thousand rows; more rows are further by chance."""
+_CHANCE = 0.007
+"""How many of all rows would be that far by chance."""
+_MISSED = 0.02
+"""By how much the coverage of intervals may be off: with many rows chance explains less than matters."""
 _MOST_NAMED = 3
 _TINY = 1e-11
 """A variance so near the floor of variances and noises, 1e-15, that these cannot be small beside it."""
@@ -93,21 +99,25 @@ def _on_neighbours(c: Conditioned, names: Names, x: np.ndarray) -> list[str]:
     ]
 
 
-def on_numbers(c: Conditioned, condition_number: float) -> list[str]:
-    """Rounding and jitter."""
-    said, eps = [], np.finfo(c.data.dtype).eps
-    if condition_number * eps > 0.01:
-        wider = " or compute in float64" if c.data.dtype == np.float32 else ""
-        said.append(
-            f"the condition number, about {condition_number:.0e}, leaves few digits of the answers right: raise the noise"
-            f"{wider}."
-        )
-    if c.jitter > 0:
-        said.append(
-            f"a jitter of {float(c.jitter):.2g} was needed: rows nearly repeat each other for this kernel; raise the noise, "
-            "take out duplicates, or use a rougher kernel (Matern52 for RBF)."
-        )
-    return said
+def on_rounding(c: Conditioned, condition_number: float) -> list[str]:
+    """A matrix so ill-conditioned that rounding shows."""
+    if condition_number * np.finfo(c.data.dtype).eps <= 0.01:
+        return []
+    wider = " or compute in float64" if c.data.dtype == np.float32 else ""
+    return [
+        f"the condition number, about {condition_number:.0e}, leaves few digits of the answers right: raise the noise"
+        f"{wider}."
+    ]
+
+
+def on_jitter(c: Conditioned) -> list[str]:
+    """A matrix that had to be changed."""
+    if not c.jitter > 0:
+        return []
+    return [
+        f"a jitter of {float(c.jitter):.2g} was needed: rows nearly repeat each other for this kernel; raise the noise, "
+        "take out duplicates, or use a rougher kernel (Matern52 for RBF)."
+    ]
 
 
 def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
@@ -119,18 +129,18 @@ def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
             "or more restarts."
         )
     missed = 0.95 - found.coverage[0.95]
-    if missed * n > 1 + 3 * np.sqrt(n * 0.95 * 0.05):
+    if missed > _MISSED and missed * n > 1 + 3 * np.sqrt(n * 0.95 * 0.05):
         said.append(
             f"the 95 % intervals cover only {100 * found.coverage[0.95]:.0f} % of the rows left out: they are too narrow; "
             "outliers, or a kernel that is too smooth or too sure, are usual reasons."
         )
-    if found.coverage[0.5] - 0.5 > 3 * np.sqrt(0.25 / n) + 1 / n and missed < 0.02:
+    if found.coverage[0.5] - 0.5 > max(_MISSED, 3 * np.sqrt(0.25 / n) + 1 / n) and missed < 0.02:
         said.append(
             f"the 50 % intervals cover {100 * found.coverage[0.5]:.0f} % of the rows left out: they are too wide; outliers "
             "that raise the noise are a usual reason, and so is an objective that does not judge the variances (kx.loo_mse)."
         )
     far = np.argsort(-np.abs(found.standardised))[:_MOST_NAMED]
-    far = far[np.abs(found.standardised[far]) > _OUTLIER]
+    far = far[np.abs(found.standardised[far]) > max(_OUTLIER, NormalDist().inv_cdf(1 - _CHANCE / (2 * n)))]
     if len(far):
         rows = found.rows if names.lines is None else names.lines[found.rows]
         named = ", ".join(f"{rows[i]} ({found.standardised[i]:+.1f})" for i in far)

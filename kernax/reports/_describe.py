@@ -22,10 +22,12 @@ from kernax.reports._report import Entry, Report
 from kernax.reports._scores import scores
 from kernax.rows import take
 from kernax.selection import log_marginal_likelihood
-from kernax.solvers import is_usable, result_name, result_text
+from kernax.solvers import as_code, is_usable, result_name, result_text
 
 _MOST_ROWS = 200
 """Rows at which the components of a kernel are evaluated."""
+_MOST_PRODUCTS = 10_000
+"""Rows up to which the condition number is estimated: that takes dozens of products with the kernel matrix."""
 
 
 def report(
@@ -41,8 +43,8 @@ def report(
     How it ended, its parameters with their units, how it predicts rows that were left out, and plain advice where something
     looks wrong. Print it, or end a notebook's cell with it.
 
-    A `Fit` is conditioned once more on its data for that, O(n³); one of many fits, or one made inside `jit`, wants its
-    `data`.
+    A `Fit` is conditioned once more on its data for that, with its solver (O(n³) by default); one of many fits, or one made
+    inside `jit`, wants its `data`. Beyond 10,000 rows the condition number is left out.
     `columns` and `target` name what x and y hold. If these were standardised, `scales=(x_scales, y_scale)`, what they were
     divided by, tells parameters and errors in the units from before.
     """
@@ -54,7 +56,8 @@ def report(
         return report_of_fits(of, of.table())
     if isinstance(of, Fit):
         data = of.data if data is None else data
-        return report_of_fit(of, data, names_of(data, columns, target, scales))
+        c = None if data is None else condition(of.model, data, of.solver, throw=False)
+        return report_of_fit(of, c, names_of(data, columns, target, scales))
     if isinstance(of, Conditioned | AbstractExpansion):
         return _of_conditioned(of, names_of(of.data, columns, target, scales))
     if hasattr(of, "report"):  # a model of a table knows its own names and units
@@ -62,8 +65,8 @@ def report(
     raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
 
 
-def report_of_fit(fit: Fit[Any], data: Data | None, names: Names) -> Report:
-    """A fit, and what its model says of its data."""
+def report_of_fit(fit: Fit[Any], c: Any, names: Names) -> Report:
+    """A fit, and what its model says of its data; `c` is the model conditioned on them, `None` without data."""
     starts = np.asarray(fit.start_values)
     scaled = " (of standardised numbers)" if names.are_scaled else ""
     entries = [
@@ -79,7 +82,6 @@ def report_of_fit(fit: Fit[Any], data: Data | None, names: Names) -> Report:
     bounds = _advice.on_bounds(parameters, len(names.columns or ()))
     advice = [*_on_result(fit.result), *_advice.on_starts(starts, float(fit.value)), *bounds]
     # A model that is conditioned without success has said why in the result of the fit already.
-    c = None if data is None else condition(fit.model, data, throw=False)
     if c is not None and bool(is_usable(c.result)):
         found, more = _seen(c, names)
         entries, advice = entries + found, advice + more
@@ -103,18 +105,21 @@ def _seen(c: Any, names: Names) -> tuple[list[Entry], list[str]]:
 
 
 def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
-    number, outputs = float(condition_estimate(c)), int(np.prod(c.data.y.shape[1:]))
+    outputs = int(np.prod(c.data.y.shape[1:]))
     evidence = float(log_marginal_likelihood(c)) - int(c.data.count) * outputs * math.log(names.y_scale)
     added = " (added to the diagonal beyond the noise)" if c.jitter > 0 else ""
     entries = [
-        Entry("solver", repr(c.solver)),
+        Entry("solver", as_code(c.solver)),
         Entry("jitter", f"{float(c.jitter):.3g}{added}", float(c.jitter)),
-        Entry("condition number", f"about {number:.1e}", number),
     ]
+    advice = _advice.on_jitter(c)
+    if c.data.n <= _MOST_PRODUCTS:
+        number = float(condition_estimate(c))
+        entries.append(Entry("condition number", f"about {number:.1e}", number))
+        advice = [*_advice.on_rounding(c, number), *advice]
     if np.isfinite(evidence):
         entries.append(Entry("log marginal likelihood", f"{evidence:.6g}", evidence))
     entries += _components(c, names)
-    advice = _advice.on_numbers(c, number)
     if not np.isfinite(np.asarray(c.data.y)).all():
         return [*entries, Entry("targets", "left out when it was saved")], advice
     advice = [*_advice.on_columns(c, names), *advice]

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import numpy as np
 
 from kernax.model import Conditioned
@@ -27,9 +28,14 @@ class Scores(NamedTuple):
     """For each level, the share of rows inside their leave-one-out interval."""
 
 
+def offers_left_out(c: Conditioned) -> bool:
+    """Whether the solver offers leave-one-out predictions; nothing is computed."""
+    return eqx.filter_eval_shape(lambda system: system.inverse_diagonal(), c.system) is not None
+
+
 def scores(c: Conditioned) -> Scores | None:
     """The scores, from the one factorisation; `None` if they are not defined, or if the solver does not offer them."""
-    if c.data.gaps is not None or c.system.inverse_diagonal() is None:
+    if c.data.gaps is not None or not offers_left_out(c):
         return None
     residuals = np.asarray(loo_residuals(c), float)
     counts = np.asarray(c.data.mask) & np.isfinite(residuals.reshape(len(residuals), -1)).all(axis=1)

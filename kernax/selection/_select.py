@@ -20,7 +20,7 @@ from kernax.selection._likelihood import negative_log_marginal_likelihood
 from kernax.selection._ridge_path import as_ridges, check_one_noise, increasing_ridges
 from kernax.selection._search import interior_minimum
 from kernax.selection._smoother import gcv
-from kernax.solvers import AbstractSolver, Eigh, Result, is_usable, result_name, throw_unless
+from kernax.solvers import AbstractSolver, Eigh, Result, check_memory, is_usable, result_name, throw_unless
 
 Selector = Literal["loo", "gcv", "kfold", "likelihood", "l_curve", "discrepancy"]
 Rule = Literal["best_mean_score", "mean_of_best"]
@@ -113,8 +113,11 @@ def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | Non
     """
     if not is_common(model.noise):
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
+    solver = Eigh() if solver is None else solver
+    if isinstance(solver, AbstractSolver):  # `condition` refuses anything else
+        check_memory(model, data, solver, caller, ridges=True)
     anywhere = eqx.tree_at(lambda m: m.noise, model, jnp.ones_like(model.noise))
-    return condition(anywhere, data, Eigh() if solver is None else solver, throw=False)
+    return condition(anywhere, data, solver, throw=False)
 
 
 def choose(

@@ -47,12 +47,17 @@ class Estimator(BaseEstimator):
         return copy
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters by name. A kernel is set as a whole."""
+        """Set parameters by name. A kernel or a solver is set as a whole."""
         for name in params:
             if name.startswith("kernel__"):
                 raise ValueError(
                     f"{name} cannot be set: kernels do not change. Give whole kernels instead, in a grid "
                     '{"kernel": [kx.RBF(0.5), kx.RBF(1.0)]}.'
+                )
+            if name.startswith("solver__"):
+                raise ValueError(
+                    f"{name} cannot be set: solvers do not change. Give whole solvers instead, in a grid "
+                    '{"solver": [kx.LowRank(200), kx.LowRank(500)]}.'
                 )
         return super().set_params(**params)
 

@@ -18,8 +18,8 @@ from kernax.parameters import as_dtype, at_bound, freeze
 from kernax.posterior import covariance, mean, predict
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._estimator import Estimator, computing, fitting
-from kernax.sklearn._inputs import as_kernel, as_key, check_flag, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_count, padded_data, padded_width, with_columns
+from kernax.sklearn._inputs import as_kernel, as_key, check_flag, check_solver, new_rows, row_weights, training_rows
+from kernax.sklearn._shapes import ask, fitted_width, padded, padded_count, padded_data, with_columns
 from kernax.sklearn._warnings import warn_unless_converged
 from kernax.sklearn._weighted import WeightedModel
 from kernax.solvers import draw_root
@@ -45,12 +45,15 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         Steps of L-BFGS.
     random_state : int, RandomState or None
         For the restarts.
+    solver : kernax solver, default None
+        How the system is solved, such as `kernax.Vecchia()`. None is `kernax.Cholesky()`; `kernax.suggest_solver` says
+        which one suits many rows.
 
     Attributes
     ----------
     kernel_, noise_ : the fitted kernel and noise.
     log_marginal_likelihood_value_ : float
-        Of the (normalised) y.
+        Of the (normalised) y; with an approximate solver, its approximation.
     fit_ : kernax.fitting.Fit
         How the fit went; None without one.
     conditioned_ : kernax.model.Conditioned
@@ -65,6 +68,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     >>> mean, std = gp.predict([[1.5]], return_std=True)
     """
 
+    _width: int | None = None
+
     def __init__(
         self,
         kernel: Any = None,
@@ -75,6 +80,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         normalize_y: bool = False,
         max_steps: int = 500,
         random_state: Any = None,
+        solver: Any = None,
     ):
         self.kernel = kernel
         self.noise = noise
@@ -83,6 +89,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self.normalize_y = normalize_y
         self.max_steps = max_steps
         self.random_state = random_state
+        self.solver = solver
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GaussianProcessRegressor":
@@ -95,6 +102,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         check_scalar(self.restarts, "restarts", Integral, min_val=0)
         check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
         check_flag(self.normalize_y, "normalize_y")
+        check_solver(self)
         if not isinstance(self.optimise, bool | np.bool_ | str) or self.optimise not in (True, False, "kernel"):
             raise ValueError(f'optimise must be True, False or "kernel", got {self.optimise!r}.')
         weights = row_weights(sample_weight, X)
@@ -108,7 +116,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self._level, self._spread = (level if self.normalize_y else 0.0 * level), spread
 
         start = self._start(X, w, places, len(weights), float(np.mean(variance)), sample_weight is not None)
-        data = padded_data(X, y, padded_width(X.shape[1], start.kernel))
+        self._width = fitted_width(X.shape[1], start.kernel, self.solver)
+        data = padded_data(X, y, self._width)
         found = self._fitted(start, data) if self.optimise else None
         model = start if found is None else found.model
         self.kernel_ = model.kernel
@@ -118,7 +127,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             if found is not None:
                 found = eqx.tree_at(lambda fit: (fit.model, fit.at_bound), found, (model, at_bound(model)))
         self.fit_ = None if found is None else with_columns(found, X.shape[1])
-        self.conditioned_ = with_columns(condition(model, data), X.shape[1])
+        self.conditioned_ = with_columns(condition(model, data, self.solver), X.shape[1])
         warn_unless_converged(self, [] if found is None else [found])
         self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(self.conditioned_))
         return self
@@ -142,7 +151,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         trainable = freeze(start, lambda m: [where(m) for where in held]) if held else None
         key = as_key(self.random_state)
         options = {"trainable": trainable, "restarts": self.restarts, "key": key, "max_steps": self.max_steps}
-        return fit(start, data, **options)
+        return fit(start, data, solver=self.solver, **options)
 
     @computing
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, *, noisy: bool = False) -> Any:
@@ -156,9 +165,9 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             raise ValueError("predict returns return_std or return_cov: ask for one of them.")
         noise = self._new_noise() if noisy else 0.0
         if return_std:
-            mu, variance = ask(lambda c, x: tuple(predict(c, x)[:2]), self.conditioned_, X)
+            mu, variance = ask(lambda c, x: tuple(predict(c, x)[:2]), self.conditioned_, X, self._width)
             return self._unscaled(mu), self._outer(np.sqrt(variance + noise), self._spread)
-        mu = self._unscaled(ask(mean, self.conditioned_, X))
+        mu = self._unscaled(ask(mean, self.conditioned_, X, self._width))
         if return_cov:
             matrix = self._covariance(X)
             return mu, self._outer(matrix + noise * np.eye(len(X), dtype=matrix.dtype), self._spread**2)
@@ -169,13 +178,13 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """Functions drawn from the posterior, (m, n_samples) or (m, p, n_samples)."""
         X = new_rows(self, X)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        mu, root = ask(mean, self.conditioned_, X), _root(self._covariance(X))
+        mu, root = ask(mean, self.conditioned_, X, self._width), _root(self._covariance(X))
         shocks = check_random_state(random_state).standard_normal((int(n_samples), *mu.shape)).astype(mu.dtype)
         drawn = mu + np.einsum("ij,sj...->si...", root, shocks, optimize=True)
         return np.moveaxis(self._unscaled(drawn), 0, -1)
 
     def _covariance(self, X: np.ndarray) -> np.ndarray:
-        return ask(covariance, self.conditioned_, X)[:, : len(X)]
+        return ask(covariance, self.conditioned_, X, self._width)[:, : len(X)]
 
     def _new_noise(self) -> float:
         """The noise of a new row of weight 1."""

@@ -9,6 +9,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 
 from kernax.kernels import RBF, AbstractKernel
 from kernax.sklearn._estimator import has_float64
+from kernax.solvers import AbstractSolver
 
 _NAMES = {
     "linear": "kernax.Linear()",
@@ -69,6 +70,13 @@ def as_kernel(estimator: Any, X: np.ndarray, weights: np.ndarray | None = None) 
     else:
         remedy = "such as kernax.RBF(lengthscale=2.0) or 1.5 * kernax.Matern32() + kernax.Linear()"
     raise TypeError(f"{name}.kernel must be a kernax kernel, got {kernel!r}: {remedy}.")
+
+
+def check_solver(estimator: Any) -> None:
+    """Refuse a solver that is none: a name, or a class instead of an instance."""
+    solver, name = estimator.solver, type(estimator).__name__
+    if solver is not None and not isinstance(solver, AbstractSolver):
+        raise TypeError(f"{name}.solver must be None or a kernax solver, such as kernax.Vecchia(), got {solver!r}.")
 
 
 def _scale(X: np.ndarray, weights: np.ndarray | None) -> float:

@@ -14,8 +14,8 @@ from kernax.posterior import mean
 from kernax.selection import RidgeChoice, select_ridge
 from kernax.selection._select import SELECTORS
 from kernax.sklearn._estimator import Estimator, computing, fitting
-from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
+from kernax.sklearn._inputs import as_kernel, check_solver, new_rows, row_weights, training_rows
+from kernax.sklearn._shapes import ask, fitted_width, padded, padded_data, with_columns
 from kernax.sklearn._warnings import warn_if_jittered
 from kernax.solvers import FailedError
 
@@ -33,13 +33,18 @@ class KernelRidge(RegressorMixin, Estimator):
         Choose the ridge by this criterion of `kernax.select_ridge` instead: "loo", "gcv", "kfold", "likelihood", "l_curve"
         or "discrepancy". `alpha` is then only the noise variance that the discrepancy principle looks for. Rows
         of `sample_weight` 0 are left out; all others must have the same.
+    solver : kernax solver, default None
+        How the system is solved, such as `kernax.Vecchia()`. None is `kernax.Cholesky()`, or `kernax.Eigh()` with
+        `select`, which needs a solver that can move to another ridge. `kernax.suggest_solver` says which one suits many
+        rows.
 
     Attributes
     ----------
     alpha_ : float
         The ridge that was used.
     dual_coef_ : array (n,) or (n, p)
-        `f(x) = Σ dual_coef_[i] k(x, x_i)`.
+        `f(x) = Σ dual_coef_[i] k(x, x_i)`; None if the solver predicts in another way, as `kernax.LowRank` and
+        `kernax.Vecchia` do.
     kernel_ : kernax kernel
     conditioned_ : kernax.model.Conditioned
         What kernax's functions take; with rows of padding behind its mask.
@@ -55,43 +60,50 @@ class KernelRidge(RegressorMixin, Estimator):
     array([1.])
     """
 
-    def __init__(self, kernel: Any = None, *, alpha: Any = 1.0, select: Any = None):
+    _width: int | None = None
+
+    def __init__(self, kernel: Any = None, *, alpha: Any = 1.0, select: Any = None, solver: Any = None):
         self.kernel = kernel
         self.alpha = alpha
         self.select = select
+        self.solver = solver
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRidge":
         """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like."""
         X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
         check_scalar(self.alpha, "alpha", Real, min_val=0.0)
+        check_solver(self)
         weights = row_weights(sample_weight, X)
         places = np.flatnonzero(weights)
         self.kernel_ = as_kernel(self, X, weights)
-        data = padded_data(X[places], y[places], padded_width(X.shape[1], self.kernel_))
+        self._width = fitted_width(X.shape[1], self.kernel_, self.solver)
+        data = padded_data(X[places], y[places], self._width)
         self.choice_ = None
         if self.select is not None:
             if self.select not in SELECTORS:
                 raise ValueError(f"select must be None or one of {', '.join(SELECTORS)}, got {self.select!r}.")
             weight = _common(weights[places])
-            choice = _chosen(Model(self.kernel_, self.alpha / weight), data, self.select)
+            choice = _chosen(Model(self.kernel_, self.alpha / weight), data, self.select, self.solver)
             self.conditioned_ = with_columns(choice.conditioned, X.shape[1])
             self.choice_ = eqx.tree_at(lambda c: c.conditioned, choice, self.conditioned_)
             self.alpha_ = float(choice.ridge) * weight
         else:
             noise = self.alpha if sample_weight is None else padded(self.alpha / weights[places])
-            self.conditioned_ = with_columns(condition(Model(self.kernel_, noise), data), X.shape[1])
+            self.conditioned_ = with_columns(condition(Model(self.kernel_, noise), data, self.solver), X.shape[1])
             self.alpha_ = float(self.alpha)
         warn_if_jittered(self, self.conditioned_.jitter, self.conditioned_.model.noise)
-        self.dual_coef_ = np.zeros_like(y, self.conditioned_.data.dtype)
-        self.dual_coef_[places] = np.asarray(self.conditioned_.alpha)[: len(places)]
+        self.dual_coef_ = None
+        if self.conditioned_.system.expansion(self.conditioned_.solution) is not None:
+            self.dual_coef_ = np.zeros_like(y, self.conditioned_.data.dtype)
+            self.dual_coef_[places] = np.asarray(self.conditioned_.alpha)[: len(places)]
         return self
 
     @computing
     def predict(self, X: Any) -> np.ndarray:
         """`f` at the rows of X."""
         X = new_rows(self, X)
-        return ask(mean, self.conditioned_, X)
+        return ask(mean, self.conditioned_, X, self._width)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -109,11 +121,11 @@ def _common(weights: np.ndarray) -> float:
     return float(weights[0])
 
 
-def _chosen(model: Model, data: Data, by: Any) -> RidgeChoice:
+def _chosen(model: Model, data: Data, by: Any, solver: Any) -> RidgeChoice:
     """`select_ridge`, with the advice for estimators added to its errors."""
     remedy = "Give more rows, another select, or the ridge itself: KernelRidge(alpha=…, select=None)."
     try:
-        return select_ridge(model, data, by=by)
+        return select_ridge(model, data, by=by, solver=solver)
     except FailedError as error:
         error.advice = f"{error.advice} {remedy}"
         raise

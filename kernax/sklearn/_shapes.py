@@ -55,6 +55,12 @@ def padded_width(columns: int, kernel: AbstractKernel | None = None) -> int:
     return next(width for width in _WIDTHS if columns <= width)
 
 
+def fitted_width(columns: int, kernel: AbstractKernel, solver: Any) -> int:
+    """The number that the columns of training rows are padded to. A solver of the user's sees them as they are: it may keep
+    rows of its own, or want a single column."""
+    return padded_width(columns, kernel) if solver is None else columns
+
+
 def ignores_empty_columns(kernel: AbstractKernel) -> bool:
     """Whether the kernel is known to stay the same if all inputs get one more column of zeros."""
     if type(kernel) not in _KNOWN:
@@ -105,6 +111,8 @@ def data_with_columns(data: Data, width: int) -> Data:
 
 def with_columns(machine: Any, width: int) -> Any:
     """A machine (or a fit) with this many columns in its data: its own, as users see it, or the padded ones."""
+    if machine.data.x.shape[1] == width:
+        return machine
     data = data_with_columns(machine.data, width)
     machine = eqx.tree_at(lambda m: m.data, machine, data)
     # A conditioned model predicts with the rows of its Gram.
@@ -116,8 +124,8 @@ def at_rows(function: Callable[[np.ndarray], Any], X: np.ndarray) -> Any:
     return jax.tree.map(lambda leaf: np.array(np.asarray(leaf)[: len(X)]), function(padded(X)))
 
 
-def ask(question: Callable[[Any, np.ndarray], Any], machine: Any, X: np.ndarray) -> Any:
-    """`question(machine, rows)` in padded shapes, its answers cut to the rows of X."""
-    width = padded_width(X.shape[1], machine.model.kernel)
+def ask(question: Callable[[Any, np.ndarray], Any], machine: Any, X: np.ndarray, width: int | None = None) -> Any:
+    """`question(machine, rows)` in padded shapes, its answers cut to the rows of X; `width` columns if that is given."""
+    width = padded_width(X.shape[1], machine.model.kernel) if width is None else width
     machine = with_columns(machine, width)
     return at_rows(lambda rows: question(machine, rows), with_width(X, width))

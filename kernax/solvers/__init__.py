@@ -8,6 +8,7 @@ from kernax.solvers._kronecker import Kronecker, KroneckerSystem
 from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._low_rank import LowRank, LowRankSystem
+from kernax.solvers._memory import available_memory
 from kernax.solvers._per_output import PerOutput, per_output
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import (
@@ -20,6 +21,7 @@ from kernax.solvers._result import (
     throw_unless,
 )
 from kernax.solvers._state_space import StateSpace, StateSpaceSystem
+from kernax.solvers._suggest import Suggestion, as_code, check_memory, suggest_solver
 from kernax.solvers._system import (
     AbstractSolver,
     AbstractSystem,
@@ -56,8 +58,12 @@ __all__ = [
     "Solution",
     "StateSpace",
     "StateSpaceSystem",
+    "Suggestion",
     "Vecchia",
     "VecchiaSystem",
+    "as_code",
+    "available_memory",
+    "check_memory",
     "draw_root",
     "factorise_columns",
     "factorise_matrix",
@@ -75,6 +81,7 @@ __all__ = [
     "result_text",
     "solve_definite",
     "solve_saddle_point",
+    "suggest_solver",
     "throw_unless",
     "with_trend",
     "worse",

@@ -101,6 +101,10 @@ class Cholesky(AbstractSolver):
     max_jitter: float | None = eqx.field(static=True, default=None)
     suits_machines = True
 
+    def bytes_needed(self, n, itemsize, *, gradient=False):
+        # K and its factor; for the gradient also the inverse and the derivative. Measured: 2.15, and 4.15 to 5.2.
+        return (4 if gradient else 2) * n * n * itemsize
+
     def prepare(self, gram, noise):
         gram = gram.evaluated()
         fixed, variance = jax.lax.stop_gradient((gram.matrix, noise))

@@ -261,6 +261,22 @@ class AbstractSolver(eqx.Module):
         """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""
         del x, mask
 
+    def bytes_needed(self, n: int, itemsize: int, *, gradient: bool = False) -> int | None:
+        """The least memory that conditioning on n rows takes, in bytes, if it grows with n²; `None` for other solvers.
+
+        **Arguments:**
+
+        - `n`: rows, masked ones included.
+        - `itemsize`: bytes of a number: 8 in float64.
+        - `gradient`: whether the likelihood is computed with its gradient, as in a fit.
+
+        **Returns:**
+
+        A number of bytes, or `None`. `condition` and `fit` raise `MemoryError` if so much memory is not available.
+        """
+        del n, itemsize, gradient
+        return None
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
 

@@ -6,6 +6,7 @@ from kernax.tables._errors import TableError
 from kernax.tables._expressions import parse_kernel
 from kernax.tables._many import ManyTableFits, fit_table_many
 from kernax.tables._read import Table, read_table
+from kernax.tables._solvers import parse_solver
 from kernax.tables._syntax import KernelExpressionError
 from kernax.tables._table_fit import TableFit, fit_table
 from kernax.tables._write import write_table
@@ -22,6 +23,7 @@ __all__ = [
     "fit_table",
     "fit_table_many",
     "parse_kernel",
+    "parse_solver",
     "read_table",
     "write_table",
 ]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax.data import Data
-from kernax.solvers import FailedError
+from kernax.solvers import AbstractSolver, FailedError
 from kernax.tables._classifiers import CLASSIFIERS, class_text, two_classes
 from kernax.tables._columns import without_missing
 from kernax.tables._design import as_names, feature_names, make_design
@@ -16,6 +16,8 @@ from kernax.tables._errors import TableError, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
 from kernax.tables._regressors import REGRESSORS, Answer, Fold
+from kernax.tables._solvers import solver_for
+from kernax.tables._start import start_of
 from kernax.tables._table_fit import check_noise
 
 
@@ -29,6 +31,8 @@ class Comparison(NamedTuple):
     notes: tuple[str, ...]
 
 
+_MOST_ROWS = 5000
+"""Rows for which all methods end in reasonable time."""
 _SCORES = {
     "regression": ("rmse", "mae", "nlpd", "coverage"),
     "classification": ("error_rate", "log_loss"),
@@ -46,6 +50,7 @@ def compare_table(
     methods: Sequence[str] | str | None = None,
     task: Literal["regression", "classification"] | None = None,
     noise: float | None = None,
+    solver: AbstractSolver | str | None = None,
     missing: Literal["error", "drop"] = "error",
     date_unit: str | None = None,
     sample: int | None = None,
@@ -57,8 +62,9 @@ def compare_table(
 
     Every learner sees the same shuffled folds, standardised by the training rows of each. All kernel methods have the kernel
     of a maximum likelihood fit to the training rows. A target of two values is classified, unless `task` says otherwise.
-    `noise`, a known variance, adds the discrepancy principle. `tell(method, done, of)` is called as folds end. A learner
-    that fails shows why in its row.
+    `noise`, a known variance, adds the discrepancy principle. `solver`, as in `fit_table`, is for the Gaussian processes and
+    kernel ridge regression; without one, at most 5,000 rows are compared. `tell(method, done, of)` is called as folds end. A
+    learner that fails shows why in its row.
     """
     check_noise(noise)
     read = as_table(table)
@@ -71,7 +77,10 @@ def compare_table(
     if task == "classification":
         assert classes is not None
         read = _with_labels(read, target, classes)
-    design = make_design(read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed, most_rows=5000)
+    most_rows = _MOST_ROWS if solver is None else None
+    design = make_design(
+        read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed, most_rows=most_rows
+    )
     known = REGRESSORS if task == "regression" else CLASSIFIERS
     chosen = _chosen(as_names(methods), known, noise)
     y = design.target.restored(design.y) if task == "regression" else np.where(design.y > 0, 1.0, -1.0)
@@ -87,6 +96,11 @@ def compare_table(
         own = [_rescaled(c, s) for c, s in zip(design.columns, scale, strict=True)]
         built = build_kernel(kernel, own, target_scale=spread)
         parts.append(Fold(data, x, scaled, built, level, spread, None if noise is None else noise / spread**2, seed, {}))
+    notes = design.notes
+    if solver is not None and task == "regression":
+        solver, reason = solver_for(solver, start_of(parts[0].built, None, parts[0].data)[0], parts[0].data, "likelihood")
+        notes = notes if reason is None else (*notes, reason)
+        parts = [part._replace(solver=solver) for part in parts]
     total = len(chosen) * folds
     rows = []
     for place, name in enumerate(chosen):
@@ -97,7 +111,6 @@ def compare_table(
         rows.append(_scored(name, known[name], parts, labels, y, step, task))
     first = _SCORES[task][0]
     rows.sort(key=lambda row: (row[first] is None, row[first] or 0.0))
-    notes = design.notes
     if classes and task == "classification":
         notes = (*notes, f"classes: {classes[0]} (−1) and {classes[1]} (+1)")
     return Comparison(task, rows, folds, len(y), notes)
@@ -154,7 +167,7 @@ def _scored(
         held_out = labels == number
         try:
             answer = method(fold)
-        except (FailedError, ValueError, TypeError, FloatingPointError) as error:
+        except (FailedError, ValueError, TypeError, FloatingPointError, MemoryError) as error:
             if "KeyboardInterrupt" in str(error):  # while LAPACK runs inside a compiled program
                 raise KeyboardInterrupt from None
             reason = (error.explanation if isinstance(error, FailedError) else str(error)).splitlines()[0]

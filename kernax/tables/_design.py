@@ -10,9 +10,6 @@ from kernax.tables._columns import Column, fitted_column, new_values, without_mi
 from kernax.tables._errors import TableError, nearest
 from kernax.tables._read import Table
 
-MOST_ROWS = 20_000
-"""A matrix of so many rows takes 3 GB, and a fit holds several."""
-
 
 class Design(NamedTuple):
     """Standardised inputs and targets, how each column is read, and the table of the rows that were kept."""
@@ -54,7 +51,7 @@ def make_design(
     sample: int | None = None,
     seed: int = 0,
     others: Sequence[str] = (),
-    most_rows: int | None = MOST_ROWS,
+    most_rows: int | None = None,
 ) -> Design:
     """Numbers of the columns `names`, standardised; rows that lack one of them, the target or `others` as `missing` says."""
     table, _ = without_missing(table, [*names, target, *others], missing)
@@ -77,8 +74,8 @@ def _sampled(table: Table, sample: int | None, seed: int, most_rows: int | None)
         return table.taken(rows)._replace(notes=(*table.notes, f"{sample} of {n} rows drawn at random"))
     if most_rows is not None and n > most_rows:
         raise TableError(
-            f"{table.source}: {n} rows need matrices of {8e-9 * n**2:.0f} GB each: draw fewer rows (--sample 5000, or "
-            "sample=5000 in Python), or fit groups of them one by one (kernax fit-many)."
+            f"{table.source}: {n} rows are more than the {most_rows} for which all methods end in reasonable time: draw "
+            f"fewer rows (--sample {most_rows}, or sample={most_rows} in Python)."
         )
     return table
 

@@ -220,7 +220,7 @@ def fit_table_many(
     if by == target:
         raise TableError(f"{read.source}: {by!r} is the target, and so cannot name the groups.")
     names = feature_names(read, target, as_names(columns), [by, *(as_names(ignore) or [])])
-    design = make_design(read, target, names, missing=missing, date_unit=date_unit, others=[by], most_rows=None)
+    design = make_design(read, target, names, missing=missing, date_unit=date_unit, others=[by])
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     dtype = jnp.result_type(float) if dtype is None else dtype
     x, y = design.x.astype(dtype), design.y.astype(dtype)

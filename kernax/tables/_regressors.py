@@ -15,6 +15,7 @@ from kernax.data import Data
 from kernax.model import Conditioned, Model, condition
 from kernax.posterior import predict
 from kernax.selection import loo_negative_log_density, negative_log_marginal_likelihood, select_ridge
+from kernax.solvers import AbstractSolver
 from kernax.tables._expressions import Built
 from kernax.tables._start import fit_or_stop, start_of
 
@@ -33,6 +34,8 @@ class Fold(NamedTuple):
     seed: int
     kept: dict[str, Any]
     """What one method has fitted and others may use."""
+    solver: AbstractSolver | None = None
+    """How Gaussian processes and kernel ridge regression are solved; `None` for the default."""
 
 
 class Answer(NamedTuple):
@@ -46,7 +49,7 @@ def fitted(fold: Fold, objective: Any = negative_log_marginal_likelihood, name: 
     """The model of least `objective` on the training rows; fitted once for all methods that want it."""
     if name not in fold.kept:
         model, free = start_of(fold.built, None, fold.data)
-        fold.kept[name] = fit_or_stop(model, fold.data, objective=objective, trainable=free)
+        fold.kept[name] = fit_or_stop(model, fold.data, objective=objective, solver=fold.solver, trainable=free)
     return fold.kept[name]
 
 
@@ -61,11 +64,12 @@ def _baseline(fold: Fold) -> Answer:
 
 
 def _gp(fold: Fold) -> Answer:
-    return _with_sd(condition(fitted(fold), fold.data), fold)
+    return _with_sd(condition(fitted(fold), fold.data, fold.solver), fold)
 
 
 def _gp_loo_density(fold: Fold) -> Answer:
-    return _with_sd(condition(fitted(fold, loo_negative_log_density, "loo_density"), fold.data), fold)
+    model = fitted(fold, loo_negative_log_density, "loo_density")
+    return _with_sd(condition(model, fold.data, fold.solver), fold)
 
 
 def _krr(by: Any) -> Callable[[Fold], Answer]:
@@ -73,7 +77,7 @@ def _krr(by: Any) -> Callable[[Fold], Answer]:
         # A single discrete choice without gradients; the variance is that of the likelihood only if that chose.
         given = {"noise_variance": fold.noise} if by == "discrepancy" else {}
         folds = {"folds": 5, "key": jax.random.key(fold.seed)} if by == "kfold" else {}
-        choice = select_ridge(fitted(fold), fold.data, by=by, **given, **folds)
+        choice = select_ridge(fitted(fold), fold.data, by=by, solver=fold.solver, **given, **folds)
         answer = _with_sd(choice.conditioned, fold)
         return answer if by == "likelihood" else Answer(answer.mean)
 

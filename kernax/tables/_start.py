@@ -23,7 +23,7 @@ from kernax.selection import (
     loo_variance,
     negative_log_marginal_likelihood,
 )
-from kernax.solvers import Result
+from kernax.solvers import AbstractSolver, Result
 from kernax.tables._errors import TableError, nearest
 from kernax.tables._expressions import Built, written_values
 
@@ -92,7 +92,9 @@ def note_on_variances(select: str, is_held: bool) -> str:
     return f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected"
 
 
-def with_calibrated_variance(model: Model, data: Data, select: str, is_held: bool) -> tuple[Model, str | None]:
+def with_calibrated_variance(
+    model: Model, data: Data, select: str, is_held: bool, solver: AbstractSolver | None
+) -> tuple[Model, str | None]:
     """Kernel and noise times the factor that makes the mean square of leave-one-out z-scores 1, where `select` left it open.
 
     The mean of the posterior stays as it is.
@@ -101,7 +103,7 @@ def with_calibrated_variance(model: Model, data: Data, select: str, is_held: boo
         return model, None
     if is_held:
         return model, note_on_variances(select, is_held)
-    factor = float(mean_square_score(condition(model, data)))
+    factor = float(mean_square_score(condition(model, data, solver)))
     if not np.isfinite(factor) or not factor > 0:
         return model, None
     kernel = times(model.kernel, factor)

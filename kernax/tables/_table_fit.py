@@ -19,11 +19,12 @@ from kernax.posterior import predict
 from kernax.reports import Report
 from kernax.reports._describe import report_of_fit
 from kernax.reports._parameters import names_of
-from kernax.solvers import Result
+from kernax.solvers import AbstractSolver, Result
 from kernax.tables._columns import Column, column_names, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import as_table
+from kernax.tables._solvers import solver_for
 from kernax.tables._start import objective_of, start_of, with_calibrated_variance
 
 DEFAULT_KERNEL = "matern52"
@@ -57,7 +58,7 @@ class TableFit(eqx.Module):
 
     def conditioned(self) -> Conditioned:
         """The model conditioned on the training rows, in standardised units."""
-        return condition(self.fit.model, self.data)
+        return condition(self.fit.model, self.data, self.fit.solver)
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
@@ -84,11 +85,16 @@ class TableFit(eqx.Module):
         mean, variance = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)[:2]
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
-    def report(self) -> Report:
-        """What `kx.report` says of the fit, with the names and in the units of the table."""
+    def report(self, conditioned: Conditioned | None = None) -> Report:
+        """What `kx.report` says of the fit, with the names and in the units of the table.
+
+        `conditioned` is what `conditioned()` returns, if it is at hand: many rows take a while.
+        """
         scales = scales_of(self.columns, self.target)
         names = names_of(self.data, column_names(self.columns), self.target.name, scales)
-        return report_of_fit(self.fit, self.data, names._replace(lines=self.lines))
+        if conditioned is None:
+            conditioned = condition(self.fit.model, self.data, self.fit.solver, throw=False)
+        return report_of_fit(self.fit, conditioned, names._replace(lines=self.lines))
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
@@ -107,6 +113,7 @@ def fit_table(
     kernel: str = DEFAULT_KERNEL,
     select: str = "likelihood",
     noise: float | None = None,
+    solver: AbstractSolver | str | None = None,
     restarts: int = 0,
     missing: Literal["error", "drop"] = "error",
     date_unit: str | None = None,
@@ -120,23 +127,28 @@ def fit_table(
 
     Dates become numbers in a unit that suits their span; all columns are standardised. `kernel` is an expression (see
     `parse_kernel`). `select` is what is minimised over all parameters that are not held: `likelihood`, `loo`, `gcv`,
-    `kfold` or `loo_density`. `noise` is a known variance of the target's noise, in its units squared. Raises `TableError`
-    for a table that cannot be used as asked, and `FailedError` if there is no usable fit.
+    `kfold` or `loo_density`. `noise` is a known variance of the target's noise, in its units squared. `solver` is a solver
+    (`kx.Cholesky()` if not given), its text (see `parse_solver`), or `auto`: the one that `kx.suggest_solver` suggests, with
+    the reason in the notes. Raises `TableError` for a table that cannot be used as asked, and `FailedError` if there is no
+    usable fit.
     """
     objective = objective_of(select)
     read = as_table(table)
     names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
+    # How many rows are too many is up to the solver, which raises if its matrices do not fit into memory.
     design = make_design(read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed)
     dtype = jnp.result_type(float) if dtype is None else dtype
     data = Data(design.x.astype(dtype), design.y.astype(dtype))
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     check_noise(noise)
     model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
+    solver, reason = solver_for(solver, model, data, select)
     if any(jax.tree.leaves(free)):
         fitted = fit(
             model,
             data,
             objective=objective,
+            solver=solver,
             trainable=free,
             restarts=restarts,
             key=jax.random.key(seed),
@@ -144,9 +156,9 @@ def fit_table(
             progress=progress,
         )
     else:
-        fitted = _unfitted(model, data, objective)
+        fitted = _unfitted(model, data, objective, solver)
     is_held = noise is not None or any(built.held)
-    calibrated, note = with_calibrated_variance(fitted.model, data, select, is_held)
+    calibrated, note = with_calibrated_variance(fitted.model, data, select, is_held, solver)
     fitted = eqx.tree_at(lambda f: f.model, fitted, calibrated)
     return TableFit(
         fit=fitted,
@@ -155,14 +167,14 @@ def fit_table(
         kernel=kernel,
         selected_by=select,
         source=read.source,
-        notes=design.notes if note is None else (*design.notes, note),
+        notes=(*design.notes, *(some for some in (reason, note) if some is not None)),
         lines=design.table.lines,
     )
 
 
-def _unfitted(model: Any, data: Data, objective: Any) -> Fit:
+def _unfitted(model: Any, data: Data, objective: Any, solver: AbstractSolver | None) -> Fit:
     """A `Fit` of a model all of whose parameters are held."""
-    c = condition(model, data)
+    c = condition(model, data, solver)
     value = objective(c)
     return Fit(
         model=c.model,
@@ -175,6 +187,7 @@ def _unfitted(model: Any, data: Data, objective: Any) -> Fit:
         history=value[None],
         start_values=value[None],
         data=data,
+        solver=c.solver,
     )
 
 

@@ -132,3 +132,37 @@ def test_h42_gradients_by_vmap_equal_those_one_by_one():
     step = 1e-5
     ends = [oracle.log_likelihood(oracle.rbf(XS[0], lengthscale=0.7 + shift), YS[0], 0.1) for shift in (step, -step)]
     np.testing.assert_allclose(loop[0], (ends[0] - ends[1]) / (2 * step), rtol=1e-6)
+
+
+# H49: a dense system larger than memory
+
+HUGE = 10**6
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda model, data: kx.condition(model, data), r"condition with kx.Cholesky\(\) .* solver=kx\.StateSpace\(\)"),
+        (lambda model, data: kx.fit(model, data), r"fit with kx.Cholesky\(\) .* solver=kx\.StateSpace\(\)"),
+        (lambda model, data: kx.select_ridge(model, data), r"select_ridge with kx.Eigh\(\) .* solver=kx\.StateSpace\(\)"),
+        (lambda model, data: jax.jit(lambda d: kx.condition(model, d).alpha)(data), r"solver=kx\.StateSpace\(\)"),
+        (lambda model, data: kx.condition(kx.learners.SVR(model.kernel), data), r"take fewer rows"),
+    ],
+    ids=["condition", "fit", "select_ridge", "jit", "machine"],
+)
+def test_h49_a_matrix_larger_than_memory_is_refused_with_a_solver(call, says):
+    data = kx.Data(np.zeros((HUGE, 1)), np.zeros(HUGE))
+    with pytest.raises(MemoryError, match=says) as error:
+        call(kx.Model(kx.Matern32(), 0.1), data)
+    assert "1,000,000 rows" in str(error.value)
+    assert "are available" in str(error.value)
+
+
+def test_h49_the_suggested_solver_works(monkeypatch):
+    monkeypatch.setenv("KERNAX_MEMORY", "0.1")  # so that few rows are too many
+    x = np.linspace(0, 9, 5000)[:, None]
+    model, data = kx.Model(kx.Matern32(), 0.1), kx.Data(x, np.sin(x[:, 0]))
+    with pytest.raises(MemoryError, match=r"0\.37 GiB"):
+        kx.condition(model, data)
+    solver = kx.suggest_solver(model, data).solver
+    np.testing.assert_allclose(kx.mean(kx.condition(model, data, solver), x), data.y, atol=0.1)

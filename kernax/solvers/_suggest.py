@@ -1,0 +1,307 @@
+"""Which solver suits a model and its data, in words and as an object; and an error before a matrix that does not fit."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.grams import gram_of
+from kernax.kernels import RBF, AbstractKernel, AbstractStationary, RationalQuadratic
+from kernax.rows import Grid, take
+from kernax.solvers._cg import CG
+from kernax.solvers._cholesky import Cholesky
+from kernax.solvers._eigh import Eigh
+from kernax.solvers._kronecker import Kronecker
+from kernax.solvers._low_rank import LowRank
+from kernax.solvers._memory import available_memory, in_gib
+from kernax.solvers._state_space import StateSpace
+from kernax.solvers._system import AbstractSolver
+from kernax.solvers._vecchia import Vecchia
+
+_FEW = 1_000
+"""Rows up to which a dense solver takes a fraction of a second, so that no other is worth a thought."""
+_MANY = 10_000
+"""Rows beyond which a fit by a dense solver takes an hour or so on two cores."""
+_RANK = 1_000
+"""Inducing rows of a suggested `LowRank`."""
+_FEW_COLUMNS = 3
+"""Columns up to which inducing rows are dense enough for a smooth kernel."""
+_SMALL = 2**28
+"""Bytes that are taken for available without a look: reading how many there are takes longer than using these."""
+
+
+_SLOW = "The time of a fit grows with the cube of the rows: minutes at 5,000 on two cores, eight times as long at 10,000."
+
+
+class Facts(NamedTuple):
+    """What the choice of a solver depends on."""
+
+    rows: int
+    columns: int | None = None
+    """Columns of x; `None` if x is a structure or a grid."""
+    itemsize: int = 8
+    """Bytes of a number."""
+    systems: int = 1
+    """Systems to prepare: one for each group of outputs that are observed in the same rows."""
+    is_machine: bool = False
+    """Whether the model is a machine of `kx.learners`, which factorises dense matrices."""
+    num_states: int | None = None
+    """Numbers of the state, if the kernel is a Markov process of one column."""
+    is_grid: bool = False
+    """Whether x is a grid and the kernel a product over its axes."""
+    is_full: bool = True
+    """Whether every row counts, for every output."""
+    num_features: int | None = None
+    has_distance: bool = True
+    """Whether the kernel says which rows are near each other, by its lengthscales or its features."""
+    is_smooth: bool = False
+    has_one_noise: bool = True
+    is_noise_free: bool = False
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Suggestion:
+    """Which solver suits, and why. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`."""
+
+    solver: AbstractSolver
+    """The solver, configured."""
+    reason: str
+    """Why, in a few sentences."""
+    memory: dict[str, int]
+    """About how many bytes a fit takes with each of some solvers, by the code that makes the solver."""
+    available: int | None
+    """Bytes that are available; `None` if that is not known."""
+
+    def __str__(self):
+        known = "not known how much is available" if self.available is None else f"{in_gib(self.available)} available"
+        width = max(map(len, self.memory))
+        sizes = [f"  {name:<{width}}  {in_gib(size):>10}" for name, size in self.memory.items()]
+        return "\n".join([f"solver={as_code(self.solver)}", self.reason, f"memory of a fit ({known}):", *sizes])
+
+    __repr__ = __str__
+
+
+def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool = False) -> Suggestion:
+    """Say which solver suits a model and its data, and why. Nothing is computed, and nothing is chosen for you.
+
+    The answer depends on the number of rows and columns, on the structure of the kernel (a state space, a grid, finitely
+    many features, lengthscales), on the noise, and on the memory that is available.
+
+    **Arguments:**
+
+    - `model`: a `kx.Model`, or a machine of `kx.learners`.
+    - `data`: the dataset.
+    - `ridges`: whether the solver must move to other ridges (`kx.select_ridge`, `kx.l_curve`).
+    - `folds`: whether it must answer k-fold cross-validation (`kx.kfold_mse`).
+
+    **Returns:**
+
+    A `Suggestion`. Its `solver` is for `kx.condition(model, data, solver)` and `kx.fit(model, data, solver=solver)`.
+    """
+    if not isinstance(getattr(model, "kernel", None), AbstractKernel) or not isinstance(data, Data):
+        raise TypeError(
+            f"suggest_solver wants a kx.Model and a kx.Data, got {type(model).__name__} and {type(data).__name__}."
+        )
+    return suggestion(facts_of(model, data), available_memory(data.y), ridges=ridges, folds=folds)
+
+
+class _Choice(NamedTuple):
+    solver: AbstractSolver
+    reason: str
+    per_row: int | None = None
+    """About how many numbers a fit holds for each row; `None` if that is not known."""
+
+
+def suggestion(facts: Facts, available: int | None, *, ridges: bool = False, folds: bool = False) -> Suggestion:
+    """The suggestion for these facts and so many bytes of memory (`None` if not known). See `suggest_solver`."""
+    direct = Eigh() if ridges else Cholesky()
+    chosen = _few(facts, direct) or _structured(facts, folds) or _dense(facts, available, direct)
+    chosen = chosen or _large(facts, direct, ridges or folds)
+    size = _count(facts.rows, "row") + ("" if facts.columns is None else f" in {_count(facts.columns, 'column')}")
+    memory = {as_code(solver): _dense_bytes(facts, solver) for solver in (Cholesky(), Eigh())}
+    if chosen.per_row is not None:
+        memory[as_code(chosen.solver)] = facts.systems * facts.rows * chosen.per_row * facts.itemsize
+    return Suggestion(chosen.solver, f"{size}. {chosen.reason}", memory, available)
+
+
+def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
+    if facts.is_machine:
+        return _Choice(Cholesky(), "Machines of kx.learners factorise dense matrices, and accept no other solver.")
+    if facts.rows > _FEW or _dense_bytes(facts, direct) > _SMALL:
+        return None
+    return _Choice(
+        direct, "So few rows are solved directly: exact, in a fraction of a second, and every question is answered."
+    )
+
+
+def _structured(facts: Facts, folds: bool) -> _Choice | None:
+    """A solver that is exact because of the kernel's structure."""
+    if facts.is_grid and facts.is_full and facts.has_one_noise and not folds:
+        return _Choice(
+            Kronecker(),
+            "The rows are a full grid, the kernel is a product over its axes, and all rows have the same noise: exact, by "
+            "one eigendecomposition for each axis.",
+        )
+    if facts.num_states is not None and not facts.is_noise_free and not folds:
+        return _Choice(
+            StateSpace(),
+            "The kernel is a Markov process of one column: exact, in time and memory proportional to the number of rows.",
+            12 * facts.num_states**2,
+        )
+    if facts.num_features is not None and 2 * facts.num_features <= facts.rows and not facts.is_noise_free:
+        return _Choice(
+            LowRank(),
+            f"The kernel has {_count(facts.num_features, 'feature')}, fewer than there are rows: LowRank uses them and is "
+            "exact.",
+            7 * facts.num_features,
+        )
+    return None
+
+
+def _dense(facts: Facts, available: int | None, direct: AbstractSolver) -> _Choice | None:
+    """A dense solver, if its matrices fit and there are not too many rows."""
+    needed = _dense_bytes(facts, direct)
+    if facts.rows > _MANY or (available is not None and needed > available):
+        return None
+    return _Choice(direct, f"A dense matrix of so many rows fits into memory, and the answers are exact. {_SLOW}")
+
+
+def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
+    """A solver for rows whose dense matrix does not fit, or takes too long."""
+    needed = in_gib(_dense_bytes(facts, direct))
+    dense = f"A fit by {as_code(direct)} takes {needed} of memory, and its time grows with the cube of the rows."
+    low_rank = LowRank(_RANK)
+    if is_demanding:
+        return _Choice(
+            low_rank,
+            f"{dense} LowRank approximates the kernel by {_RANK:,} of the rows, and answers any ridge and any folds. It is "
+            "close for smooth kernels in few columns; for others, take fewer rows.",
+            7 * _RANK,
+        )
+    if facts.is_grid:
+        return _Choice(
+            CG(), f"{dense} The rows are a grid with missing cells or noises that differ: CG keeps its fast products."
+        )
+    if not facts.has_distance:
+        return _Choice(
+            CG(),
+            f"{dense} The kernel has no lengthscales that say which rows are near each other, as Vecchia needs. CG needs "
+            "products with the kernel matrix only, and little memory; its time still grows with the square of the rows.",
+            2_000,
+        )
+    smooth = facts.is_smooth and facts.columns is not None and facts.columns <= _FEW_COLUMNS and not facts.is_noise_free
+    other = f" For a kernel as smooth as this one, {as_code(low_rank)} is another good approximation." if smooth else ""
+    return _Choice(
+        Vecchia(),
+        f"{dense} Vecchia predicts each row from its nearest neighbours: an approximation that is usually close, in time "
+        f"proportional to the number of rows.{other}",
+        200,
+    )
+
+
+def _dense_bytes(facts: Facts, solver: AbstractSolver) -> int:
+    needed = solver.bytes_needed(facts.rows, facts.itemsize, gradient=True)
+    assert needed is not None
+    return facts.systems * needed
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def as_code(solver: AbstractSolver) -> str:
+    """The code that makes a solver: `kx.LowRank(rank=1000)`. Settings that have their default are left out."""
+    shown = []
+    for field in dataclasses.fields(solver):
+        value = getattr(solver, field.name)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if any(map(_is_array, jax.tree.leaves(value))):
+            shown.append(f"{field.name}=…")  # choices made for one dataset
+        elif value != default:
+            shown.append(f"{field.name}={as_code(value) if isinstance(value, AbstractSolver) else repr(value)}")
+    return f"kx.{type(solver).__name__}({', '.join(shown)})"
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def facts_of(model: Any, data: Data) -> Facts:
+    """What is known of a model and its data. Only shapes are computed, so that the data may be traced."""
+    kernel, rows = model.kernel, jax.eval_shape(take, data.x)
+    noise: Any = getattr(model, "noise", None)
+    return Facts(
+        rows=data.n,
+        columns=rows.shape[1] if hasattr(rows, "shape") else None,
+        itemsize=np.dtype(data.dtype).itemsize,
+        systems=1 if data.gaps is None else data.gaps.masks.shape[0],
+        is_machine=noise is None,
+        num_states=_num_states(kernel, rows),
+        is_grid=isinstance(data.x, Grid) and _is_product(kernel, data),
+        is_full=data.gaps is None and is_concrete(data.mask) and bool(np.all(data.mask)),
+        num_features=_num_features(kernel, rows),
+        has_distance=jax.eval_shape(kernel.coordinates, rows) is not None,
+        is_smooth=_is_smooth(kernel),
+        has_one_noise=not callable(noise) and np.ndim(noise) == 0,
+        is_noise_free=not callable(noise) and is_concrete(noise) and not np.all(np.asarray(noise, float) > 0),
+    )
+
+
+def _is_smooth(kernel: AbstractKernel) -> bool:
+    parts = jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, AbstractStationary))
+    stationary = [part for part in parts if isinstance(part, AbstractStationary)]
+    return bool(stationary) and all(isinstance(part, RBF | RationalQuadratic) for part in stationary)
+
+
+def _num_states(kernel: AbstractKernel, rows: Any) -> int | None:
+    process = kernel.state_space()
+    if process is None:
+        return None
+    try:
+        jax.eval_shape(lambda x: (kernel.diag(x), process.coordinate and process.coordinate(x)), rows)
+    except (TypeError, ValueError, LookupError):  # rows of several columns, or without the one that the kernel selects
+        return None
+    return process.stationary.shape[-1]
+
+
+def _num_features(kernel: AbstractKernel, rows: Any) -> int | None:
+    features = jax.eval_shape(kernel.features, rows)
+    return None if features is None else features.shape[1]
+
+
+def _is_product(kernel: AbstractKernel, data: Data) -> bool:
+    return jax.eval_shape(lambda: gram_of(kernel, data.x, data.mask).factors()) is not None
+
+
+def check_memory(
+    model: Any, data: Data, solver: AbstractSolver, caller: str, *, gradient: bool = False, ridges: bool = False
+) -> None:
+    """Raise `MemoryError` if the solver's matrices do not fit into the memory that is available.
+
+    **Arguments:**
+
+    - `model`, `data`, `solver`: what is about to be conditioned.
+    - `caller`: the function that the user called.
+    - `gradient`: whether the likelihood is computed with its gradient, as in a fit.
+    - `ridges`: whether the solver must move to other ridges.
+    """
+    needed = solver.bytes_needed(data.n, np.dtype(data.dtype).itemsize, gradient=gradient)
+    systems = 1 if data.gaps is None else data.gaps.masks.shape[0]
+    if needed is None or systems * needed <= _SMALL:
+        return
+    available = available_memory(data.y)
+    if available is None or systems * needed <= available:
+        return
+    facts = facts_of(model, data)
+    if facts.is_machine:
+        remedy = "take fewer rows: machines of kx.learners factorise dense matrices"
+    else:
+        remedy = f"write solver={as_code(suggestion(facts, available, ridges=ridges).solver)}"
+        remedy += " (kx.suggest_solver(model, data) says why), or take fewer rows"
+    raise MemoryError(
+        f"{caller} with {as_code(solver)} on {facts.rows:,} rows takes {in_gib(systems * needed)} of memory, and "
+        f"{in_gib(available)} are available: {remedy}."
+    )
