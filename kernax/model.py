@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
+from kernax._threads import with_one_blas_thread_if
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
@@ -221,7 +222,7 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     solver = Cholesky() if solver is None else solver
     solver.check(data.x, data.mask)
     check_memory(model, data, solver, "condition")
-    conditioned = _condition(model, data, solver)
+    conditioned = with_one_blas_thread_if(solver.has_small_matrices, _condition, model, data, solver)
     if throw:
         throw_unless((), conditioned.result, "conditioning")
     return conditioned

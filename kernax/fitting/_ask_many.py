@@ -10,11 +10,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+from kernax._threads import one_blas_thread
 from kernax.data import Data
 from kernax.data._many import HostData, host_rows, stacked, windows
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._fits import as_result
-from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._programs import compiled
 from kernax.fitting._streams import layout_for

@@ -16,7 +16,7 @@ from kernax.data import Data
 from kernax.fitting._fits import Fit
 from kernax.fitting._lanes import run_traced, stacked
 from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
-from kernax.fitting._rounds import joined_history, run_rounds
+from kernax.fitting._rounds import best_lane, run_rounds, values_of
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
 from kernax.model import AbstractModel, check_model_and_data, condition, settled
@@ -111,16 +111,18 @@ def with_own_history(answer: Fit[Any]) -> Fit[Any]:
     return eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
 
 
-def _with_rounds(answer: Fit[Any], earlier: list[LoopState]) -> Fit[Any]:
+def _with_rounds(answer: Fit[Any], earlier: list[list[LoopState]]) -> Fit[Any]:
     """The fit with the history of all its rounds, and the status of its last solution, which the loop does not ask for."""
-    history = jnp.asarray(joined_history(answer, earlier))
+    best = [best_lane(lanes) for lanes in earlier]
+    parts = [state.history[: int(state.step)] for state in best]
     assert answer.data is not None
     c = condition(answer.model, answer.data, answer.solver, throw=False)
     unusable = ~jnp.isfinite(answer.value) & (c.result != Result.successful)
     return dataclasses.replace(
         answer,
-        history=history,
-        num_steps=answer.num_steps + sum(state.step for state in earlier),
+        history=jnp.concatenate([*parts, answer.history]),
+        start_values=jnp.asarray(values_of(earlier[0]), answer.value.dtype),
+        num_steps=answer.num_steps + sum(state.step for state in best),
         num_refreshes=len(earlier),
         jitter=jnp.maximum(answer.jitter, c.jitter),
         result=Result.where(unusable, c.result, answer.result),

@@ -7,7 +7,6 @@ their line searches do not wait for each other.
 """
 
 import contextlib
-import importlib
 import os
 import signal
 import threading
@@ -20,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
-from threadpoolctl import threadpool_limits
 
+from kernax._threads import one_blas_thread, with_one_blas_thread_if
 from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
 from kernax.fitting._programs import compiled
 from kernax.fitting._progress import progress_bar
@@ -82,7 +81,7 @@ def run_lanes(
             return _drive(_advance, _start(free, problem.dtype, rules, before), problem, rules, stop, show)
 
         if len(frees) == 1:
-            return [lane(frees[0])]
+            return [with_one_blas_thread_if(problem.has_small_matrices, lane, frees[0])]
         with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
             futures = [pool.submit(lane, free) for free in frees]
             try:
@@ -140,11 +139,3 @@ def _drive(
     except KeyboardInterrupt:
         stop.set()
     return state
-
-
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    # Only libraries that are loaded can be held, and jaxlib loads SciPy's with the first factorisation that it compiles.
-    importlib.import_module("scipy.linalg.cython_lapack")
-    with threadpool_limits(1, user_api="blas"):
-        yield

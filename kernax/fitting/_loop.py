@@ -30,6 +30,11 @@ class AbstractProblem(eqx.Module):
     held: eqx.AbstractVar[AbstractModel]
 
     @property
+    def has_small_matrices(self) -> bool:
+        """Whether an evaluation factorises many small matrices, for which one BLAS thread is enough."""
+        return False
+
+    @property
     @abc.abstractmethod
     def dtype(self) -> Any:
         """The floating type of the value."""
@@ -54,6 +59,10 @@ class Problem(AbstractProblem):
     @property
     def dtype(self):
         return self.data.dtype
+
+    @property
+    def has_small_matrices(self):
+        return self.solver.has_small_matrices
 
     def sizes(self, free):
         return sizes(free, self.data)

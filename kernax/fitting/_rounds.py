@@ -7,7 +7,6 @@ likelihood from a random part of the rows, they use a part.
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def run_rounds(
     rules: Rules,
     *,
     progress: bool,
-) -> tuple[list[LoopState], Problem, list[LoopState]]:
+) -> tuple[list[LoopState], Problem, list[list[LoopState]]]:
     """All rounds of an eager fit.
 
     **Arguments:**
@@ -47,7 +46,7 @@ def run_rounds(
 
     **Returns:**
 
-    The lanes of the last round, its problem, and the best lane of every round before.
+    The lanes of the last round, its problem, and the lanes of every round before.
     """
     part = _PART if objective is negative_log_marginal_likelihood and data.n > 2 * _PART else None
     early = dataclasses.replace(
@@ -61,21 +60,21 @@ def run_rounds(
     for _ in range(solver.num_refreshes):
         problem = Problem(held, data, objective, settled(solver, model, data, part))
         lanes = run_lanes(frees, problem, early, progress=progress, before=before)
-        before = _best(lanes)
+        before = best_lane(lanes)
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
             return lanes, problem, done
-        done.append(before)
+        done.append(lanes)
         frees, model = [before.best.free], join(before.best.free, held)
     problem = Problem(held, data, objective, settled(solver, model, data))
     return run_lanes(frees, problem, rules, progress=progress, before=before), problem, done
 
 
-def _best(lanes: list[LoopState]) -> LoopState:
-    values = [float(state.best.value) for state in lanes]
-    return lanes[int(np.argmin([value if math.isfinite(value) else math.inf for value in values]))]
+def best_lane(lanes: list[LoopState]) -> LoopState:
+    """The lane with the lowest finite value."""
+    return lanes[int(np.argmin(values_of(lanes)))]
 
 
-def joined_history(answer: Any, earlier: list[LoopState]) -> Any:
-    """The history of all rounds, one after another."""
-    parts = [np.asarray(state.history)[: int(state.step)] for state in earlier]
-    return np.concatenate([*parts, np.asarray(answer.history)])
+def values_of(lanes: list[LoopState]) -> np.ndarray:
+    """The best value of each lane; infinity for one that has none."""
+    values = np.array([float(state.best.value) for state in lanes])
+    return np.where(np.isfinite(values), values, np.inf)

@@ -22,8 +22,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
+from kernax._threads import one_blas_thread
 from kernax.data import Data
-from kernax.fitting._lanes import one_blas_thread
 from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome
 from kernax.fitting._programs import Packing, Vectors, compiled
 from kernax.model import AbstractModel

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import as_floats, check_finite
+from kernax._threads import with_one_blas_thread_if
 from kernax.means import mean_values
 from kernax.model import Conditioned, check_conditioned
 from kernax.noises import check_noise, is_per_row, noise_at
@@ -41,7 +42,8 @@ def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
 
     An array of shape `(m,)`, or `(m, p)` for p outputs.
     """
-    return _mean(c, new_rows(c, x))
+    x = new_rows(c, x)
+    return with_one_blas_thread_if(c.solver.has_small_matrices, _mean, c, x)
 
 
 def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, "m *p"]:
@@ -78,7 +80,8 @@ def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
     A `Prediction` with `mean`, `variance`, `num_clamped` and `result`.
     """
     check_conditioned(c)
-    return _predict(c, _observed_rows(c, x, noisy), noisy)
+    x = _observed_rows(c, x, noisy)
+    return with_one_blas_thread_if(c.solver.has_small_matrices, _predict, c, x, noisy)
 
 
 def covariance(c: Any, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:

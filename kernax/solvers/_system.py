@@ -277,6 +277,9 @@ class AbstractSolver(eqx.Module):
         del n, itemsize, gradient
         return None
 
+    has_small_matrices: ClassVar[bool] = False
+    """Whether it factorises many small matrices, for which one BLAS thread is enough."""
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
 

@@ -206,6 +206,7 @@ class Vecchia(AbstractSolver):
     """The blocks and their neighbours, if they have been chosen."""
 
     num_refreshes: ClassVar[int] = 2
+    has_small_matrices: ClassVar[bool] = True
 
     def __check_init__(self):
         if self.ordering not in ("random", "maxmin"):
