@@ -4,8 +4,8 @@
    (CG and Lanczos beyond 800 rows) on 12,000 rows only: its kernel matrices of 40,000 rows do not fit into the memory of an
    ordinary machine. Its time grows at least with the square of the rows, so the ratio is an upper bound. The two
    likelihoods are different estimates; per row they must agree to 0.1 nats.
-2. Accuracy on 8,000 rows of UCI sets, at parameters fitted to them: nats a row and the relative error of the gradient,
-   against `kx.Cholesky()`.
+2. Accuracy on 8,000 rows of UCI sets against `kx.Cholesky()`: nats a row, and the error of the gradient relative to its
+   norm, where a fit starts and near its end (all parameters a third larger). At the end itself the gradient is 0.
 3. Seconds a row from 10,000 to 1,000,000 rows in three columns, and the slope of time against rows (1 is linear).
 """
 
@@ -24,7 +24,7 @@ from kernax.model import settled
 
 GOAL, PEER_ROWS = 0.05, 12_000
 ROWS_OF_SETS, NATS, SLOPES = 8000, 0.02, 0.1
-SOLVERS = {"30 neighbours": kx.Vecchia(), "blocks of 32, 256 neighbours": kx.Vecchia(256, block=32)}
+NEIGHBOURS = (30, 60, 120)
 
 
 def run(options: Options) -> Table:
@@ -51,23 +51,23 @@ def _against_gpytorch(options: Options) -> RatioTable:
 
 
 def _accuracy(options: Options) -> Table:
-    table = Table("set", "solver", "nats a row", "goal", "gradient", "goal", "s", "dense, s", "verdict")
+    table = Table("set", "where", "neighbours", "nats a row", "goal", "gradient", "goal", "s", "dense, s", "verdict")
     for name in _uci.available(options, ("pol", "protein")):
         split = _uci.load(options.data, name)
         rows = np.random.default_rng(0).permutation(len(split.y))[:ROWS_OF_SETS]
         data = kx.Data(split.x[rows], split.y[rows])
         start = kx.Model(1.0 * kx.Matern32(lengthscale=np.ones(split.x.shape[1])), noise=0.1)
-        model = kx.fit(kx.initialise(start, data), data, solver=kx.Vecchia()).model
-        # A little away from the optimum, where the gradient is not 0.
-        vector, rebuild = kx.parameters.ravel(model)
-        model = rebuild(vector + 0.1)
-        exact, dense = _once(_side(model, data, kx.Cholesky()))
-        for text, solver in SOLVERS.items():
-            ours, seconds = _once(_side(model, data, solver))
-            nats = abs(float(ours[0] - exact[0])) / len(rows)
-            slope = float(np.linalg.norm(ours[1] - exact[1]) / np.linalg.norm(exact[1]))
-            verdict = "met" if nats <= NATS and slope <= SLOPES else "missed"
-            table.line(name, text, f"{nats:.4f}", f"≤ {NATS}", f"{slope:.3f}", f"≤ {SLOPES}", seconds, dense, verdict)
+        start = kx.initialise(start, data)
+        vector, rebuild = kx.parameters.ravel(kx.fit(start, data, solver=kx.Vecchia()).model)
+        for where, model in {"start": start, "near the end": rebuild(vector + 0.3)}.items():
+            exact, dense = _once(_side(model, data, kx.Cholesky()))
+            for number in NEIGHBOURS:
+                ours, seconds = _once(_side(model, data, kx.Vecchia(number)))
+                nats = abs(float(ours[0] - exact[0])) / len(rows)
+                slope = float(np.linalg.norm(ours[1] - exact[1]) / np.linalg.norm(exact[1]))
+                verdict = "met" if nats <= NATS and slope <= SLOPES else "missed"
+                answers = (f"{nats:.4f}", f"≤ {NATS}", f"{slope:.3f}", f"≤ {SLOPES}")
+                table.line(name, where, number, *answers, seconds, dense, verdict)
     return table
 
 

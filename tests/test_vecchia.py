@@ -143,12 +143,13 @@ def test_parts_of_the_conditionals_are_likelihoods_of_the_whole_in_the_mean():
 def test_a_fit_chooses_neighbours_anew_and_says_so(monkeypatch):
     monkeypatch.setattr(_rounds, "_PART", 15)
     model, data = kx.Model(KERNEL, noise=0.1), kx.Data(X, Y)
-    fit = kx.fit(model, data, solver=kx.Vecchia(N))
+    fit = kx.fit(model, data, solver=kx.Vecchia(N), restarts=1)
     exact = kx.fit(model, data)
     assert fit.num_refreshes == 2
     assert isinstance(fit.solver, kx.Vecchia)
     assert exact.num_refreshes == 0
     assert len(fit.history) == fit.num_steps
+    assert fit.start_values.shape == (2,)
     # With as many neighbours as rows, the last round is exact.
     np.testing.assert_allclose(fit.value, exact.value, atol=2e-3)
     np.testing.assert_allclose(kx.log_marginal_likelihood(kx.condition(fit.model, data)), -fit.value, rtol=1e-8)
