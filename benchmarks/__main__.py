@@ -27,6 +27,7 @@ MODULES = {
     "import": "import_time",
     "accuracy": "accuracy",
     "kronecker": "kronecker",
+    "low_rank": "low_rank",
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",

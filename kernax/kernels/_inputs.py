@@ -61,6 +61,9 @@ class Select(AbstractKernel):
     def features(self, x):
         return self.kernel.features(self.view(x))
 
+    def waves(self, x, number, seed):
+        return self.kernel.waves(self.view(x), number, seed)
+
     def axes(self):
         return None if self.axis is None else {self.axis: self.kernel}
 
@@ -127,6 +130,9 @@ class Warp(AbstractKernel):
 
     def features(self, x):
         return self.kernel.features(self.view(x))
+
+    def waves(self, x, number, seed):
+        return self.kernel.waves(self.view(x), number, seed)
 
     def summands(self):
         return tuple(eqx.tree_at(lambda k: k.kernel, self, part) for part in self.kernel.summands())
