@@ -28,6 +28,8 @@ MODULES = {
     "accuracy": "accuracy",
     "kronecker": "kronecker",
     "low_rank": "low_rank",
+    "large_accuracy": "large_accuracy",
+    "million": "million",
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",
@@ -36,6 +38,7 @@ MODULES = {
     "svr": "svr",
     "svr_batch": "svr_batch",
     "svr_gradient": "svr_gradient",
+    "vecchia": "vecchia",
 }
 
 

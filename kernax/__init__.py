@@ -79,7 +79,7 @@ from kernax.selection import (
     ridge_path,
     select_ridge,
 )
-from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace
+from kernax.solvers import CG, Cholesky, Eigh, FailedError, Kronecker, LowRank, Result, StateSpace, Vecchia
 
 if TYPE_CHECKING:
     from kernax import plot as plot
@@ -115,6 +115,7 @@ __all__ = [
     "Select",
     "StateSpace",
     "ThinPlate",
+    "Vecchia",
     "Warp",
     "bijectors",
     "compare_selectors",

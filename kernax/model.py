@@ -180,8 +180,8 @@ class Conditioned(eqx.Module):
 
     @property
     def jitter(self) -> Float[Array, "..."]:
-        """What had to be added to the diagonal to factorise it, beyond the noise."""
-        return self.system.jitter
+        """What had to be added to the diagonal to factorise it, beyond the noise; with `kx.Vecchia()`, at the most."""
+        return jnp.maximum(self.system.jitter, self.solution.jitter)
 
     def __repr__(self):
         if not is_concrete(self.jitter) or self.jitter.ndim:
@@ -224,18 +224,21 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     return conditioned
 
 
-def settled(solver: AbstractSolver, model: AbstractModel, data: Data) -> AbstractSolver:
-    """The solver with its data-dependent choices made for this model and data: what `fit` asks for once, at its start."""
+def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None = None) -> AbstractSolver:
+    """The solver with its data-dependent choices made for this model and data: what `fit` asks for in each round.
+
+    `part` is about how many random rows are enough for an estimate of the likelihood.
+    """
     if type(solver).settled is AbstractSolver.settled:
         return solver
-    return _settled(solver, model, data)
+    return _settled(solver, model, data, part)
 
 
 @eqx.filter_jit
-def _settled(solver: AbstractSolver, model: AbstractModel, data: Data) -> AbstractSolver:
+def _settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None) -> AbstractSolver:
     data, _ = data.finite_or_zero()
     kernel = as_dtype(model.kernel, data.dtype).definite(take(data.x), data.mask)
-    return solver.settled(gram_of(kernel, data.x, data.mask))
+    return solver.settled(gram_of(kernel, data.x, data.mask), part)
 
 
 def check_model_and_data(model: Any, data: Any, caller: str) -> None:

@@ -166,6 +166,8 @@ SYSTEMS = {
     "kronecker": SystemCase(kx.Kronecker(), **_GRID),
     "low_rank": SystemCase(kx.LowRank(12), **_LINE, tolerance=1e-7),
     "features": SystemCase(kx.LowRank(), **(_LINE | {"kernel": 0.7 * kx.Linear() + 0.4 * kx.Constant()}), trend=_wave),
+    "vecchia": SystemCase(kx.Vecchia(20), **_LINE, can_shift=False),
+    "vecchia_blocks": SystemCase(kx.Vecchia(20, block=5, ordering="maxmin"), **_LINE, can_shift=False),
     "cg": SystemCase(kx.CG(), **_LINE, has_inverse=False, can_shift=False, is_exact=False, tolerance=1e-5),
 }
 

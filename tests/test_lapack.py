@@ -16,7 +16,7 @@ import pytest
 from scipy.linalg import cython_lapack
 
 import kernax as kx
-from kernax.solvers import _lapack, _raw, factorise_matrix, lapack_targets
+from kernax.solvers import _ffi, _lapack, _raw, factorise_matrix, lapack_targets
 
 N = 200
 TOLERANCES = {"float32": 2e-4, "float64": 1e-11}
@@ -42,8 +42,8 @@ def check(answers, matrix, tolerance):
 
 
 def use_another_ffi(monkeypatch):
-    monkeypatch.setattr(_lapack, "_FFI_MAJOR", 1)
-    monkeypatch.setattr(_lapack, "_ffi_version", _lapack._ffi_version.__wrapped__)
+    monkeypatch.setattr(_ffi, "MAJOR", 1)
+    monkeypatch.setattr(_ffi, "version", _ffi.version.__wrapped__)
 
 
 def use_long_integers(monkeypatch):
@@ -196,7 +196,7 @@ PRELUDE = """
     import jax, numpy as np
     from jax import export
     import kernax as kx
-    from kernax.solvers import _lapack
+    from kernax.solvers import _ffi, _lapack
 
     folder = sys.argv[1]
     jax.config.update("jax_compilation_cache_dir", folder)
@@ -242,8 +242,8 @@ SECOND = """
         with open(folder + "/exported", "rb") as file:
             told["exported"] = numbers(export.deserialize(bytearray(file.read())).call(*arguments))
     told["compiled"] = compiled()
-    _lapack._FFI_MAJOR = 1
-    _lapack._ffi_version.cache_clear()
+    _ffi.MAJOR = 1
+    _ffi.version.cache_clear()
     jax.clear_caches()
     print(json.dumps(told | {"by xla": compiled()}))
 """

@@ -14,11 +14,12 @@ from jaxtyping import Array, Key
 from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.fitting._fits import Fit
-from kernax.fitting._lanes import run_lanes, run_traced, stacked
+from kernax.fitting._lanes import run_traced, stacked
 from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
+from kernax.fitting._rounds import joined_history, run_rounds
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
-from kernax.model import AbstractModel, check_model_and_data, settled
+from kernax.model import AbstractModel, check_model_and_data, condition, settled
 from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, throw_unless
@@ -56,6 +57,11 @@ def fit(
     they are relative to the best value (1e-8 and 1e-5; 1e-5 and 1e-3). The fit gives up after `patience` steps (20, or 100
     with an optimiser of your own) that gained less than `value_tolerance` in all. The best finite point met is returned.
 
+    A solver that chooses neighbours or inducing rows (`kx.Vecchia()`, `kx.LowRank()`) chooses them anew a few times, with
+    the parameters reached so far, and the fit continues with the new choice; `Fit.num_refreshes` says how often. Its
+    likelihood is an approximation, so 1e-3 and 0.1 nats are the default tolerances. `max_steps` holds for the last of these
+    rounds.
+
     Compiled programs are found again for the same shapes, settings, and objective and optimiser objects: make an optimiser
     once, not in every call. `fit` itself has no derivative.
 
@@ -76,18 +82,22 @@ def fit(
         patience=patience,
         trainable=trainable,
         restarts=restarts,
+        refreshes=solver.num_refreshes > 0,
     )
     if key is None and restarts:
         key = jax.random.key(0)
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
-    problem = Problem(held, data, objective, settled(solver, model, data))
 
     # Inside a trace everything that was computed is traced, even if model and data are not.
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):
+        problem = Problem(held, data, objective, settled(solver, model, data))
         frees, problem = _without_derivative((frees, problem))
         return best_of(run_traced(frees, problem, rules), problem, rules)
-    answer = best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules)
-    answer = dataclasses.replace(with_own_history(answer), data=data)
+    lanes, problem, earlier = run_rounds(frees, held, data, objective, solver, rules, progress=progress)
+    answer = with_own_history(best_of(lanes, problem, rules))
+    answer = dataclasses.replace(answer, data=data, solver=solver)
+    if earlier:
+        answer = _with_rounds(answer, earlier)
     if throw:
         usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
         throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")
@@ -98,6 +108,22 @@ def with_own_history(answer: Fit[Any]) -> Fit[Any]:
     """The fit with its history cut to the steps made."""
     history = np.asarray(answer.history)[: int(answer.num_steps)]
     return eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
+
+
+def _with_rounds(answer: Fit[Any], earlier: list[LoopState]) -> Fit[Any]:
+    """The fit with the history of all its rounds, and the status of its last solution, which the loop does not ask for."""
+    history = jnp.asarray(joined_history(answer, earlier))
+    assert answer.data is not None
+    c = condition(answer.model, answer.data, answer.solver, throw=False)
+    unusable = ~jnp.isfinite(answer.value) & (c.result != Result.successful)
+    return dataclasses.replace(
+        answer,
+        history=history,
+        num_steps=answer.num_steps + sum(state.step for state in earlier),
+        num_refreshes=len(earlier),
+        jitter=jnp.maximum(answer.jitter, c.jitter),
+        result=Result.where(unusable, c.result, answer.result),
+    )
 
 
 def _without_derivative(tree: Any) -> Any:

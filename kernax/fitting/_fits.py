@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.parameters import parameter_name, parameters
-from kernax.solvers import Result, result_name
+from kernax.solvers import AbstractSolver, Result, result_name
 
 M = TypeVar("M")
 
@@ -38,6 +38,10 @@ class Fit(eqx.Module, Generic[M]):
     """The value that each start arrived at; ∞ for one that failed."""
     data: Data | None = None
     """What it was fitted to; None of one of many fits, and of a fit inside `jit` or `vmap`."""
+    solver: AbstractSolver | None = None
+    """What it was fitted with, likewise."""
+    num_refreshes: int = eqx.field(static=True, default=0)
+    """How often neighbours or inducing rows were chosen anew; 0 for solvers that choose none."""
 
     @property
     def needs_targets(self) -> bool:

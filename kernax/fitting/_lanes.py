@@ -59,9 +59,18 @@ def run_traced(frees: list[AbstractModel], problem: AbstractProblem, rules: Rule
 
 
 def run_lanes(
-    frees: list[AbstractModel], problem: AbstractProblem, rules: Rules, *, progress: bool, together: bool | None = None
+    frees: list[AbstractModel],
+    problem: AbstractProblem,
+    rules: Rules,
+    *,
+    progress: bool,
+    together: bool | None = None,
+    before: LoopState | None = None,
 ) -> list[LoopState]:
-    """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached."""
+    """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached.
+
+    `before` is the end of a fit of a similar problem, from whose curvature a single lane starts.
+    """
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
     with _ctrl_c_sets(stop), progress_bar(progress, rules.max_steps * (1 if together else len(frees))) as show:
@@ -70,7 +79,7 @@ def run_lanes(
             return _unstacked(_drive(_advance_together, states, problem, rules, stop, show), len(frees))
 
         def lane(free: AbstractModel) -> LoopState:
-            return _drive(_advance, _start(free, problem.dtype, rules), problem, rules, stop, show)
+            return _drive(_advance, _start(free, problem.dtype, rules, before), problem, rules, stop, show)
 
         if len(frees) == 1:
             return [lane(frees[0])]

@@ -134,6 +134,14 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def begun_anew(state: Any) -> Any:
+    """The state with which to begin on a similar function: what L-BFGS knows of the curvature stays, its line does not.
+
+    The state of another optimiser stays as it is.
+    """
+    return state._replace(started=jnp.zeros_like(state.started)) if isinstance(state, _State) else state
+
+
 def _longest_step(anchor: Float[Array, " k"], direction: Float[Array, " k"], ends: Any) -> Float[Array, ""]:
     """The step along the line at which the first parameter reaches an end of its range, and a rounding further."""
     low, high = ends

@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from kernax.data import Data
 from kernax.fitting._convergence import Ends, nothing_tried, ravel, sizes
 from kernax.fitting._curvature import Curvature, inverse_hessian_times, pair_between, with_pair
+from kernax.fitting._lbfgs import begun_anew
 from kernax.fitting._programs import Packing, Vectors
-from kernax.model import AbstractModel, condition
+from kernax.model import AbstractModel, Conditioned, condition
 from kernax.parameters import as_dtype, join, log_prior
 from kernax.solvers import AbstractSolver, Result
 
@@ -61,7 +62,9 @@ class Problem(AbstractProblem):
         model = as_dtype(join(free, self.held), self.data.dtype)
         c = condition(model, self.data, self.solver, throw=False)
         value = self.objective(c) - log_prior(model).astype(self.data.dtype)
-        return value.astype(self.data.dtype), (c.result, c.jitter)
+        # Of the System, not of its solution, for which an iterative solver would have to solve once more.
+        source = c.system if isinstance(c, Conditioned) else c
+        return value.astype(self.data.dtype), (source.result, source.jitter)
 
 
 class Rules(eqx.Module):
@@ -118,18 +121,19 @@ class LoopState(eqx.Module):
     running: Bool[Array, ""]
 
 
-def start(free: AbstractModel, dtype: Any, rules: Rules) -> LoopState:
-    """The state before the first evaluation."""
+def start(free: AbstractModel, dtype: Any, rules: Rules, before: LoopState | None = None) -> LoopState:
+    """The state before the first evaluation; with the curvature learned `before`, in a fit of a similar problem."""
     unknown = jnp.full((), jnp.inf, dtype)
     x, unravel = jax.flatten_util.ravel_pytree(free)
     free = unravel(Ends.of(free).inside(x))
     best = Best(free, unknown, jnp.full_like(x, jnp.inf), unknown, jnp.zeros((), dtype))
     count = jnp.zeros((), jnp.int32)
+    optimiser = rules.optimiser.init(eqx.filter(free, eqx.is_inexact_array))  # pyright: ignore[reportArgumentType]
     return LoopState(
         free=free,
-        optimiser=rules.optimiser.init(eqx.filter(free, eqx.is_inexact_array)),  # pyright: ignore[reportArgumentType]
+        optimiser=optimiser if before is None else begun_anew(before.optimiser),
         best=best,
-        curvature=nothing_tried(x),
+        curvature=nothing_tried(x) if before is None else before.curvature,
         first_value=unknown,
         first_status=Result.where(jnp.asarray(True), Result.successful, Result.empty),
         last_value=unknown,

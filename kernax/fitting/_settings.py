@@ -29,8 +29,12 @@ def checked_rules(
     trainable: Any,
     restarts: int,
     keep_history: bool = True,
+    refreshes: bool = False,
 ) -> Rules:
-    """The rules, with the defaults of this floating type, or a word on what is wrong with what was asked."""
+    """The rules, with the defaults of this floating type. Raises `TypeError` or `ValueError` if an option is invalid.
+
+    `refreshes` says whether the solver's choices are made anew in the course of the fit.
+    """
     if not callable(objective):
         raise TypeError(f"objective must be a function of a Conditioned, such as kx.loo_mse, got {objective!r}.")
     if optimiser is not None and not isinstance(
@@ -50,6 +54,9 @@ def checked_rules(
     _check_free(model, trainable)
     in_nats = objective in (negative_log_marginal_likelihood, loo_negative_log_density)
     gradient_default, value_default = _tolerances(dtype, in_nats)
+    if refreshes and in_nats:
+        # An approximate likelihood is not worth more digits: another choice of neighbours changes it by more.
+        gradient_default, value_default = 0.1, 1e-3
     return Rules(
         optimiser=lbfgs() if optimiser is None else optimiser,
         max_steps=max_steps,

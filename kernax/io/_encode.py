@@ -114,7 +114,7 @@ class Encoder:
             if not self._targets and getattr(value, "needs_targets", False):
                 raise TypeError(
                     f"{where} predicts from its targets, so that it cannot be saved without them: save a model that is "
-                    "conditioned, such as kx.condition(fit.model, fit.data)."
+                    "conditioned by another solver, such as kx.condition(fit.model, fit.data)."
                 )
             if isinstance(value, Data | Conditioned) and not self._targets:
                 field, data = ("y", value) if isinstance(value, Data) else ("residual", value.data)

@@ -44,6 +44,9 @@ class Sum(AbstractKernel):
         angles, variances = zip(*parts, strict=True)
         return jnp.concatenate(angles, axis=1), jnp.concatenate(variances)
 
+    def coordinates(self, x):
+        return _joined([k.coordinates(x) for k in self.kernels])
+
     def summands(self):
         return tuple(part for k in self.kernels for part in k.summands())
 
@@ -113,6 +116,9 @@ class Product(AbstractKernel):
         angles, variances = zip(*parts, strict=True)
         return sum(angles[1:], start=jnp.asarray(angles[0])), _product([number * v for v in variances]) / number
 
+    def coordinates(self, x):
+        return _joined([k.coordinates(x) for k in self.kernels])
+
     def axes(self):
         parts = _all([k.axes() for k in self.kernels])
         if parts is None:
@@ -156,6 +162,11 @@ class Scale(AbstractKernel):
     def waves(self, x, number, seed):
         inner = self.kernel.waves(x, number, seed)
         return None if inner is None else (inner[0], self.variance * inner[1])
+
+    def coordinates(self, x):
+        # In a sum, the summand with the larger variance has the larger say.
+        inner = self.kernel.coordinates(x)
+        return None if inner is None else jnp.sqrt(self.variance) * inner
 
     def axes(self):
         inner = self.kernel.axes()
@@ -201,6 +212,9 @@ class Power(AbstractKernel):
 
     def diag(self, x):
         return self.kernel.diag(x) ** self.exponent
+
+    def coordinates(self, x):
+        return self.kernel.coordinates(x)
 
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(x, mask, variance ** (1 / self.exponent))
@@ -259,6 +273,12 @@ def refuse_spline(kernel: AbstractKernel, what: str) -> None:
 def _all(parts: list[Any]) -> list[Any] | None:
     """The parts, or `None` if one of them is missing."""
     return None if any(part is None for part in parts) else parts
+
+
+def _joined(parts: list[Any]) -> Array | None:
+    """All columns of the parts that have some."""
+    known = [part for part in parts if part is not None]
+    return jnp.concatenate(known, axis=1) if known else None
 
 
 def format_number(value: Any) -> str:

@@ -47,6 +47,9 @@ class Anchored(AbstractKernel):
         own = matmul(left, self._between()) - 2.0 * self.kernel.gram(x, self.anchors)
         return self.kernel.diag(x) + jnp.sum(left * own, axis=1)
 
+    def coordinates(self, x):
+        return x
+
     def _weights(self, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         return matmul(self.interpolation(x), self.inverse)
 

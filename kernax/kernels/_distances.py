@@ -45,6 +45,10 @@ and 1.4 times as long as by a matrix product (n = 5000, two cores)."""
 _ROUGH_DIFFERENCES_UP_TO = 32
 """The same for rough kernels, which need the accuracy more; beyond, compiling one loop over all columns takes too long."""
 
+_FEW_PAIRS = 2**14
+"""Pairs of rows up to which differences are taken for up to as many columns: a product of so few rows is no faster, and many
+small matrices at once (`kx.Vecchia()`) would compute both, since `vmap` makes a selection of a branch."""
+
 _WIDE = 64.0
 """Squared distance from the centre, in lengthscales, up to which a matrix product may be used. Its error in `s` is then at
 most a few hundred units of rounding."""
@@ -96,7 +100,8 @@ def squared_distances(
         lengthscale = jnp.atleast_1d(lengthscale).astype(dtype)
         unit = _power_of_two(jax.lax.stop_gradient(lengthscale))
         a, b, w = a / unit, b / unit, (lengthscale / unit) ** -2
-    exact = x.shape[1] <= (_ROUGH_DIFFERENCES_UP_TO if rough else _DIFFERENCES_UP_TO)
+    few = x.shape[0] * b.shape[0] <= _FEW_PAIRS
+    exact = x.shape[1] <= (_ROUGH_DIFFERENCES_UP_TO if rough or few else _DIFFERENCES_UP_TO)
     wide = jnp.asarray(False) if exact or lengthscale is None else _is_wide(*jax.lax.stop_gradient((a, b, w)))
     distances = _slope("c", {"w": w, "a": a, "b": b}, wide, own=z is None, exact=exact, width=w.shape[0])
     # Rounding may go below 0. The derivative stays that of a smooth square, which that of `maximum` would not be.

@@ -64,6 +64,9 @@ class Select(AbstractKernel):
     def waves(self, x, number, seed):
         return self.kernel.waves(self.view(x), number, seed)
 
+    def coordinates(self, x):
+        return self.kernel.coordinates(self.view(x))
+
     def axes(self):
         return None if self.axis is None else {self.axis: self.kernel}
 
@@ -133,6 +136,9 @@ class Warp(AbstractKernel):
 
     def waves(self, x, number, seed):
         return self.kernel.waves(self.view(x), number, seed)
+
+    def coordinates(self, x):
+        return self.kernel.coordinates(self.view(x))
 
     def summands(self):
         return tuple(eqx.tree_at(lambda k: k.kernel, self, part) for part in self.kernel.summands())

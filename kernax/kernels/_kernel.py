@@ -18,8 +18,8 @@ class AbstractKernel(Parametrised):
     """A symmetric, positive semi-definite function of two points. Splines are definite only up to their `trend`.
 
     `pair` is the definition, and all that a kernel of your own needs. `gram` and `diag` follow from it; a kernel that
-    knows a faster way to the same numbers replaces them. The methods `state_space`, `features`, `waves`, `axes` and `trend` say
-    what structure a kernel has, and return `None` if it has none; solvers ask for the structure that they need.
+    knows a faster way to the same numbers replaces them. The methods `state_space`, `features`, `waves`, `axes` and `trend`
+    say what structure a kernel has, and return `None` if it has none; solvers ask for the structure that they need.
     """
 
     if TYPE_CHECKING:
@@ -67,6 +67,13 @@ class AbstractKernel(Parametrised):
         """
         del x, number, seed
         return None
+
+    def coordinates(self, x: Rows) -> Float[Array, "n q"] | None:
+        """Numbers for every row such that close rows are strongly correlated, for `kx.Vecchia()`; `None` if there are none.
+
+        By default the features, whose distances are those of the functions `k(a, ·)`.
+        """
+        return self.features(x)
 
     def axes(self) -> "dict[int, AbstractKernel] | None":
         """The factors of a product over the axes of a `kx.Grid`, by axis; `None` if it is not such a product."""

@@ -35,6 +35,10 @@ class Periodic(AbstractKernel):
     def diag(self, x):
         return jnp.ones(x.shape[0], x.dtype)
 
+    def coordinates(self, x):
+        width = jnp.broadcast_to(self.lengthscale, x.shape[1])
+        return self._circle(x) / jnp.tile(width, 2)
+
     def _circle(self, x: Float[Array, "n d"]) -> Float[Array, "n 2*d"]:
         angle = 2.0 * jnp.pi * x / self.period
         return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)

@@ -69,6 +69,9 @@ class RandomFeatures(AbstractKernel):
         angles, variances = self._waves(x)
         return jnp.tile(jnp.sqrt(variances), 2) * jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
 
+    def coordinates(self, x):
+        return self.kernel.coordinates(x)
+
     def initialised(self, x, mask, variance):
         return eqx.tree_at(lambda k: k.kernel, self, self.kernel.initialised(x, mask, variance))
 

@@ -37,6 +37,9 @@ class AbstractStationary(AbstractKernel):
     def diag(self, x):
         return self.of_squared_distance(jnp.zeros(x.shape[0], x.dtype))
 
+    def coordinates(self, x):
+        return x / self.lengthscale
+
     def initialised(self, x, mask, variance):
         return eqx.tree_at(lambda k: k.lengthscale, self, initial_lengthscale(self.lengthscale, x, mask))
 

@@ -150,13 +150,13 @@ def _mean(c: Conditioned, x: Rows) -> Float[Array, "m *p"]:
 
 @eqx.filter_jit
 def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
-    spread = c.system.variance(x)
+    mu, spread = c.system.mean_and_variance(x, c.solution)
     value, num_clamped = spread.value, jnp.sum(spread.value < 0)
     value = jnp.where(value < 0, 0.0, value)
     if noisy:
         noise = noise_at(c.model.noise, x, c.data.dtype)
         value = value + (noise[:, None] if 0 < noise.ndim < value.ndim else noise)
-    return Prediction(_mean(c, x), value, num_clamped, worse(c.result, spread.result))
+    return Prediction(mu + mean_values(c.model.mean, x, mu), value, num_clamped, worse(c.result, spread.result))
 
 
 @eqx.filter_jit

@@ -32,6 +32,7 @@ from kernax.solvers._system import (
     worse,
     worst,
 )
+from kernax.solvers._vecchia import Vecchia, VecchiaSystem
 
 __all__ = [
     "CG",
@@ -55,6 +56,8 @@ __all__ = [
     "Solution",
     "StateSpace",
     "StateSpaceSystem",
+    "Vecchia",
+    "VecchiaSystem",
     "draw_root",
     "factorise_columns",
     "factorise_matrix",

@@ -75,17 +75,20 @@ class Bordered(AbstractSystem):
         free = jnp.sum(seen * self._of_moments(seen), axis=0)
         return plain._replace(quadratic=plain.quadratic - free, logdet=plain.logdet + self._logdet_of_free())
 
+    def _located(self, x):
+        return x, self.inner._located(x)
+
     def _mean(self, x, solution):
         free, plain = solution.kept
-        return self.inner._mean(x, plain) + matmul(self._missed(x), free)
+        return self.inner._mean(x[1], plain) + matmul(self._missed(x), free)
 
     def _variance(self, x):
-        plain, missed = self.inner._variance(x), self._missed(x).T
+        plain, missed = self.inner._variance(x[1]), self._missed(x).T
         return plain._replace(value=plain.value + jnp.sum(missed * self._of_moments(missed), axis=0))
 
     def _covariance(self, x, z):
-        plain, left = self.inner._covariance(x, z), self._missed(x)
-        right = left if z is None else self._missed(z)
+        plain, left = self.inner._covariance(x, z), self._missed(self._located(x))
+        right = left if z is None else self._missed(self._located(z))
         return plain._replace(value=plain.value + matmul(left, self._of_moments(right.T)))
 
     def expansion(self, solution):
@@ -154,9 +157,9 @@ class Bordered(AbstractSystem):
     def _logdet_of_free(self) -> Float[Array, ""]:
         return logdet_definite(self.moments) - logdet_definite(self._plain_moments())
 
-    def _missed(self, x: Rows) -> Float[Array, "m q"]:
-        """`p(x) - PᵀA⁻¹k(X, x)`: what the kernel does not carry over of the free functions."""
-        return self.trend(x) / self.scale - self.inner._mean(x, self.carried)
+    def _missed(self, x: tuple[Rows, Rows]) -> Float[Array, "m q"]:
+        """`p(x) - PᵀA⁻¹k(X, x)`: what the kernel does not carry over of the free functions, at rows from `_located`."""
+        return self.trend(x[0]) / self.scale - self.inner._mean(x[1], self.carried)
 
 
 def with_trend(inner: AbstractSystem, trend: AbstractTrend) -> Bordered:

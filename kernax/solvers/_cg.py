@@ -138,7 +138,8 @@ class CG(AbstractSolver):
         if self.mesh is not None and len(self.mesh.axis_names) != 1:
             raise ValueError(f"CG.mesh must have one axis, got {self.mesh.axis_names}: rows are spread over one.")
 
-    def settled(self, gram):
+    def settled(self, gram, part=None):
+        del part
         return eqx.tree_at(lambda s: s.preconditioner, self, self.preconditioner.settled(gram))
 
     def prepare(self, gram, noise):

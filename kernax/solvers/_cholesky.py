@@ -105,12 +105,12 @@ class Cholesky(AbstractSolver):
         gram = gram.evaluated()
         fixed, variance = jax.lax.stop_gradient((gram.matrix, noise))
         shift = jnp.where(gram.mask, variance, 1.0).astype(fixed.dtype)
-        upper, jitter, ok = _jittered(fixed, shift, gram.mask, jitter_ladder(fixed.dtype, self.max_jitter))
+        upper, jitter, ok = jittered(fixed, shift, gram.mask, jitter_ladder(fixed.dtype, self.max_jitter))
         result = status(ok, fixed, variance, gram.mask, jitter)
         return CholeskySystem(gram=gram, noise=noise, raw=RawCholesky(upper), jitter=jitter, result=result)
 
 
-def _jittered(
+def jittered(
     matrix: Float[Array, "n n"], shift: Float[Array, " n"], mask: Bool[Array, " n"], ladder: tuple[float, ...]
 ) -> tuple[Float[Array, "n n"], Float[Array, ""], Bool[Array, ""]]:
     """The upper factor of `matrix + diag(shift)` with the least jitter on the ladder, that jitter, and whether it exists."""

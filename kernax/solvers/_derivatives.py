@@ -196,6 +196,17 @@ def half_solve(lower: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Arra
     )
 
 
+def half_solve_transposed(lower: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """`L⁻ᵀ b` for a lower triangular matrix, differentiable in both."""
+    upper = jax.lax.stop_gradient(lower).T
+    return jax.lax.custom_linear_solve(
+        lambda v: matmul(lower.T, v),
+        b,
+        solve=lambda _, v: _raw.solve_upper(upper, v),
+        transpose_solve=lambda _, v: _raw.solve_upper_transposed(upper, v),
+    )
+
+
 @eqx.filter_custom_jvp
 def root(operator: Shifted, raw: AbstractRaw, lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The lower Cholesky factor itself, differentiable: `δL = L Φ(L⁻¹ δA L⁻ᵀ)`, Φ the lower half. For drawing samples."""

@@ -4,26 +4,22 @@ XLA has no potri, and an inverse by two triangular solves with the identity need
 potrf, but calls it on column-major matrices and adds transpositions and selects of the whole matrix. Here both routines work
 in place on row-major upper triangles. LAPACK reads column by column, so it sees lower triangles.
 
-XLA finds a target by its name when it loads a program. Programs that use these targets can therefore be stored in JAX's
-persistent compilation cache and exported by `jax.export`, which is impossible with a callback into Python.
-
-The routines are those that jaxlib itself uses (SciPy's). The handlers are made with ctypes, which needs no compiler and
-releases Python's lock while LAPACK runs. They follow XLA's C interface (`xla/ffi/api/c_api.h`). `is_available` is False if
-its major version or the integers of SciPy's LAPACK differ from what is expected here; XLA's own routines are used then.
+The routines are those that jaxlib itself uses (SciPy's), called by ctypes, which releases Python's lock while LAPACK runs.
+`is_available` is False if XLA's interface (`_ffi.py`) or the integers of SciPy's LAPACK differ from what is expected here;
+XLA's own routines are used then.
 """
 
 import ctypes
 import functools
-import pathlib
-import re
-import sys
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_void_p
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float
+
+from kernax.solvers import _ffi
 
 SMALLEST = 192
 """Smaller matrices are left to XLA's own routines: the call through Python would cost more than it saves."""
@@ -31,9 +27,6 @@ SMALLEST = 192
 _HANDLERS = 1
 """Version of the handlers, part of the targets' names. Raise it when the inputs or outputs of a handler change: a program
 that was exported or cached before then stops with a missing target, and never meets a handler that it does not fit."""
-
-_FFI_MAJOR = 0
-"""Major version of XLA's C interface that the structures below follow."""
 
 _LETTERS = {"float32": "s", "float64": "d"}
 _KINDS = {"s": ctypes.c_float, "d": ctypes.c_double}
@@ -65,7 +58,7 @@ def lapack_targets() -> tuple[str, ...]:
 def is_available(matrix: Array) -> bool:
     """Whether potrf and potri can be called on a matrix of this type, and are faster than XLA at its size."""
     name = matrix.dtype.name
-    if matrix.shape[0] < SMALLEST or name not in _LETTERS or _ffi_version() is None:
+    if matrix.shape[0] < SMALLEST or name not in _LETTERS or _ffi.version() is None:
         return False
     return all(_routine(_LETTERS[name] + verb) is not None for verb in ("potrf", "potri"))
 
@@ -92,59 +85,6 @@ def _call(verb: str, matrix: Float[Array, "n n"], *more: Array) -> Float[Array, 
 
 def _target(routine: str) -> str:
     return f"kernax_{routine}_{_HANDLERS}"
-
-
-def _structure(name: str, **fields: Any) -> Any:
-    """A C structure with these fields, in this order."""
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields.items())})
-
-
-# XLA's C interface, as far as the handlers use it.
-_Version = _structure("Version", size=c_size_t, extension=c_void_p, major=c_int, minor=c_int)
-_Metadata = _structure("Metadata", size=c_size_t, version=_Version)
-_Extension = _structure("Extension", size=c_size_t, kind=c_int, next=c_void_p, metadata=POINTER(_Metadata))
-_Buffer = _structure(
-    "Buffer", size=c_size_t, extension=c_void_p, dtype=c_int, data=c_void_p, rank=c_int64, dims=POINTER(c_int64)
-)
-_Buffers = _structure(
-    "Buffers", size=c_size_t, extension=c_void_p, count=c_int64, kinds=c_void_p, items=POINTER(POINTER(_Buffer))
-)
-_Error = _structure("Error", size=c_size_t, extension=c_void_p, message=c_char_p, code=c_int)
-_CreateError = ctypes.CFUNCTYPE(c_void_p, POINTER(_Error))
-_Api = _structure("Api", size=c_size_t, extension=c_void_p, version=_Version, internal=c_void_p, create_error=_CreateError)
-_Frame = _structure(
-    "Frame",
-    size=c_size_t,
-    extension=POINTER(_Extension),
-    api=POINTER(_Api),
-    context=c_void_p,
-    stage=c_int,
-    inputs=_Buffers,
-    outputs=_Buffers,
-)
-_METADATA = 1  # the kind of extension with which XLA asks a handler for its version; the only kind that has `metadata`
-_INTERNAL = 13  # the code of an internal error
-
-
-def _handler(routine: str, ffi_version: tuple[int, int]) -> Any:
-    """A C function that XLA can call: it runs one routine of LAPACK."""
-
-    def handle(frame: Any) -> int | None:
-        frame = frame.contents
-        # ctypes only prints an exception that is not caught, and XLA would then use a wrong result.
-        try:
-            if frame.extension and frame.extension.contents.kind == _METADATA:
-                version = frame.extension.contents.metadata.contents.version
-                version.major, version.minor = ffi_version
-            else:
-                inputs = [frame.inputs.items[index].contents for index in range(frame.inputs.count)]
-                _run(routine, frame.outputs.items[0].contents, *inputs)
-        except BaseException as error:
-            message = f"{_target(routine)}: {type(error).__name__}: {error}".encode()
-            return frame.api.contents.create_error(_Error(ctypes.sizeof(_Error), None, message, _INTERNAL))
-        return None
-
-    return ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))(handle)
 
 
 def _run(name: str, out: Any, given: Any, added: Any = None) -> None:
@@ -202,35 +142,6 @@ def _routine(name: str) -> Callable[..., None] | None:
     return prototype(api.PyCapsule_GetPointer(capsule, signature))
 
 
-@functools.cache
-def _ffi_version() -> tuple[int, int] | None:
-    """Major and minor version of XLA's C interface, from the header that comes with jaxlib.
-
-    None if the header is missing or the major version is not the expected one. XLA itself would refuse the targets then, but
-    only when it starts the CPU, and that would fail.
-    """
-    try:
-        header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
-    except (OSError, RuntimeError):
-        return None
-    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
-    if len(found) != 2 or int(found["MAJOR"]) != _FFI_MAJOR:
-        return None
-    return int(found["MAJOR"]), int(found["MINOR"])
-
-
-def _register(ffi_version: tuple[int, int]) -> None:
-    """Give XLA the handlers. JAX stores them until the CPU is used, so this starts no device."""
-    # XLA keeps a handler's address until the process ends, and accepts only one address for a name. The handlers are kept
-    # where a second import of this module (a reload) finds them.
-    kept = sys.__dict__.setdefault("_kernax_lapack_handlers", {})
-    for routine in _ROUTINES:
-        name = _target(routine)
-        if name not in kept:
-            kept[name] = _handler(routine, ffi_version)
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(kept[name]), platform="cpu")
-
-
 # At import, so that a program that another process has exported or cached finds its targets.
-if (_version := _ffi_version()) is not None:
-    _register(_version)
+for _name in _ROUTINES:
+    _ffi.register(_target(_name), functools.partial(_run, _name))

@@ -178,12 +178,17 @@ class LowRank(AbstractSolver):
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise ValueError(f"LowRank.tolerance must lie between 0 and 1, got {self.tolerance}.")
 
-    def settled(self, gram):
+    @property
+    def num_refreshes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 2 if self.inducing is None or self.chosen is not None else 0
+
+    def settled(self, gram, part=None):
         """This solver with inducing rows that stay, so that the objective of a fit does not jump when the choice changes.
 
         Called again on what it returned, it chooses anew. The number of places for inducing rows is the same every time;
         those that are not needed are not in use.
         """
+        del part
         if (self.inducing is not None and self.chosen is None) or _has_features(gram):
             return self
         gram = _held(gram)

@@ -84,6 +84,21 @@ def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n m"]) -> Float
 
 
 @one_at_a_time_on_cpu
+def solve_conditional(
+    upper: Float[Array, "q q"], columns: Float[Array, "q p"], last: Float[Array, "q b"]
+) -> tuple[Float[Array, "q p"], Float[Array, "q r"]]:
+    """`w = R⁻ᵀ columns`, and `R⁻¹ [last, w']`, where w' is w with 0 in the last b rows.
+
+    `last` has the last b columns of the identity. It is what the conditional distribution of the last b rows, given the
+    others, is made of. In one go, like `solve_definite`.
+    """
+    q, b = last.shape
+    half = solve_upper_transposed(upper, columns)
+    earlier = jnp.where(jnp.arange(q)[:, None] < q - b, half, 0.0)
+    return half, solve_upper(upper, jnp.concatenate([last, earlier], axis=1))
+
+
+@one_at_a_time_on_cpu
 def eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
     """Eigenvectors (columns) and ascending eigenvalues of a symmetric matrix."""
     return lax.linalg.eigh(matrix, symmetrize_input=False)

@@ -35,6 +35,8 @@ class Solution(NamedTuple):
     """What the System predicts from, linear in b like `value`; `None` if that is `value` itself."""
     residual: Any = 0.0
     """The largest `‖b - A x‖ / ‖b‖` of any column that an iterative solver left; 0 for direct solvers."""
+    jitter: Any = 0.0
+    """The largest jitter that this solve added to a part of A, beyond that of the whole System."""
 
 
 class Evidence(NamedTuple):
@@ -71,7 +73,11 @@ class AbstractSystem(eqx.Module):
     def _logdet(self) -> Float[Array, ""]:
         """`log det A`."""
 
-    # What a strategy may replace by a faster way to the same numbers.
+    # What a strategy may replace by a faster way to the same numbers. `_mean` and `_variance` get what `_located` returned.
+
+    def _located(self, x: Rows) -> Rows:
+        """New rows, with what has to be found out about them before they are cut into blocks."""
+        return x
 
     def _evidence(self, columns: Float[Array, "n p"]) -> Evidence:
         solution = self._solve(columns)
@@ -90,6 +96,9 @@ class AbstractSystem(eqx.Module):
         cross = self.gram.cross(x)
         solution = self._solve(cross if z is None else self.gram.cross(z))
         return solution._replace(value=self.gram.kernel.gram(x, z) - matmul(cross.T, solution.value))
+
+    def _mean_and_variance(self, x: Rows, solution: Solution) -> tuple[Float[Array, "m p"], Solution]:
+        return self._mean(x, solution), self._in_blocks(self._variance, x, self._numbers_per_row)
 
     @property
     def _numbers_per_row(self) -> int:
@@ -178,14 +187,17 @@ class AbstractSystem(eqx.Module):
 
     def mean(self, x: Rows, solution: Solution) -> Float[Array, "m *p"]:
         """`k(x, X) A⁻¹ b` at new rows, from the solution for b."""
-        # Multiplied by NaN, a derivative behind a user's `where(ok, …)` would be NaN.
-        value = jnp.where(is_usable(self.result), solution.value, 0.0).reshape(self.gram.n, -1)
-        answer = self._mean(x, solution._replace(value=value))
+        answer = self._mean(self._located(x), self._usable(solution))
         return self._or_nan(answer).reshape(num_rows(x), *solution.value.shape[1:])
 
     def variance(self, x: Rows) -> Solution:
         """`k(x, x) - k(x, X) A⁻¹ k(X, x)` at new rows, in blocks."""
-        return self._in_blocks(self._variance, x, self._numbers_per_row)
+        return self._in_blocks(self._variance, self._located(x), self._numbers_per_row)
+
+    def mean_and_variance(self, x: Rows, solution: Solution) -> tuple[Float[Array, "m *p"], Solution]:
+        """`mean` and `variance`, from what they have in common."""
+        answer, spread = self._mean_and_variance(self._located(x), self._usable(solution))
+        return self._or_nan(answer).reshape(num_rows(x), *solution.value.shape[1:]), spread
 
     def covariance(self, x: Rows, z: Rows | None = None) -> Solution:
         """`k(x, z) - k(x, X) A⁻¹ k(X, z)` between new rows; z defaults to x, and the answer is then symmetric."""
@@ -213,6 +225,10 @@ class AbstractSystem(eqx.Module):
             return Solution(answer(x).value, self.result)
         value, results = map_rows(of_block, x, width)
         return Solution(self._or_nan(value), worse(self.result, worst(results)))
+
+    def _usable(self, solution: Solution) -> Solution:
+        """A solution with its value in columns. Multiplied by NaN, a derivative behind `where(ok, …)` would be NaN."""
+        return solution._replace(value=jnp.where(is_usable(self.result), solution.value, 0.0).reshape(self.gram.n, -1))
 
     def _columns(self, b: Float[Array, "n *p"]) -> Float[Array, "n p"]:
         return jnp.where(self.gram.mask[:, None], b.reshape(self.gram.n, -1), 0.0)
@@ -245,9 +261,23 @@ class AbstractSolver(eqx.Module):
         """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""
         del x, mask
 
-    def settled(self, gram: AbstractGram) -> "AbstractSolver":
-        """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they stay during a fit."""
-        del gram
+    num_refreshes: ClassVar[int] = 0
+    """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
+
+    def settled(self, gram: AbstractGram, part: int | None = None) -> "AbstractSolver":
+        """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they stay during a fit.
+
+        **Arguments:**
+
+        - `gram`: K over the rows, with the current parameters.
+        - `part`: if given, an estimate of the likelihood from about this many random rows is enough, if the solver can
+          make one: that is what early rounds of a fit use.
+
+        **Returns:**
+
+        A solver.
+        """
+        del gram, part
         return self
 
 
@@ -294,7 +324,7 @@ def power_iteration(
 
 
 _OFFERS = {
-    "the diagonal of the inverse": "kx.Cholesky() (or Eigh, LowRank, StateSpace, Kronecker)",
+    "the diagonal of the inverse": "kx.Cholesky() (or Eigh, LowRank, StateSpace, Kronecker, Vecchia)",
     "blocks of the inverse": "kx.Cholesky() (or Eigh, LowRank)",
     "another noise from the same factorisation": "kx.Eigh() (or LowRank, StateSpace, Kronecker) and one noise for all rows",
     "the eigenvalues of the kernel matrix": "kx.Eigh() (or LowRank, Kronecker) and one noise for all rows",

@@ -1,0 +1,322 @@
+"""Vecchia's approximation as a solver: each row is conditioned on a few earlier ones, so the inverse has a sparse factor."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from kernax._arrays import matmul, whole_number
+from kernax.grams import AbstractGram
+from kernax.kernels import AbstractKernel
+from kernax.rows import Rows, as_rows, map_rows, num_rows, take
+from kernax.solvers import _derivatives as derivatives
+from kernax.solvers._cholesky import RawCholesky
+from kernax.solvers._conditionals import Conditionals, Entries, Health, evidence, factor, factored
+from kernax.solvers._neighbours import coarse_to_fine, compact_order, nearest, nearest_by
+from kernax.solvers._result import Result
+from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution
+
+_JOINT = 1024
+"""The most rows from which covariances between new rows are predicted."""
+
+
+class Near(eqx.Module):
+    """New rows, and the numbers of the rows nearest to each; -1 stands for no row."""
+
+    rows: Rows
+    numbers: Int[Array, "k m"]
+
+
+class VecchiaSystem(AbstractSystem):
+    """The blocks and their neighbours, and the sparse factor of the inverse. See `solvers/_conditionals.py`.
+
+    What a failed block leaves undefined is NaN, and the result of the answer says so. The result of the System itself does
+    not depend on the blocks: so a fit, which asks for the evidence alone, factorises each block once.
+    """
+
+    gram: AbstractGram
+    noise: Float[Array, "*n"]
+    plan: Conditionals
+    root: Float[Array, "k q b"]
+    """`Gᵀ` of every block."""
+    log_determinant: Float[Array, ""]
+    health: Health
+    result: Any
+    solver: "Vecchia"
+
+    @property
+    def needs_targets(self) -> bool:
+        """True: new rows are predicted from the targets of their neighbours."""
+        return True
+
+    @property
+    def jitter(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        """0: jitter is added to single blocks only. `Solution.jitter` is the largest of them."""
+        return jnp.zeros((), self.noise.dtype)
+
+    def _solve(self, columns):
+        seen = matmul(jnp.swapaxes(self.root, 1, 2), self._of_blocks(columns))
+        value = self._added_up(matmul(self.root, seen))
+        value = jnp.where(self.health.ok, value, jnp.nan)
+        return Solution(value, self._ended(self.health), kept=columns, jitter=self.health.jitter)
+
+    def _logdet(self):
+        return jnp.where(self.health.ok, self.plan.weight * self.log_determinant, jnp.nan)
+
+    def _evidence(self, columns):
+        entries = Entries(self.gram.kernel, take(self.gram.x), self.noise, columns)
+        quadratic, logdet, health = evidence(entries, self.plan, self.solver.mesh)
+        quadratic, logdet = (jnp.where(health.ok, term, jnp.nan) for term in (quadratic, logdet))
+        return Evidence(quadratic, logdet, jnp.zeros_like(logdet), self._ended(health))
+
+    def _located(self, x):
+        number = min(self.solver.prediction_neighbours, self.gram.n)
+        return Near(x, self.solver.nearest_rows(self.gram, x, number))
+
+    def _mean(self, x, solution):
+        return map_rows(lambda block: self._predicted(block, solution.kept)[0], x, self._numbers_per_row)
+
+    def _variance(self, x):
+        nothing = jnp.zeros((self.gram.n, 0), self.noise.dtype)
+        return Solution(self._predicted(x, nothing)[1], self.result)
+
+    def _mean_and_variance(self, x, solution):
+        mean, variance = map_rows(lambda block: self._predicted(block, solution.kept), x, self._numbers_per_row)
+        return mean, Solution(self._or_nan(variance), self.result)
+
+    def _covariance(self, x, z):
+        # One set of rows for all: those that are nearest to any of the new ones.
+        new = x if z is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), x, z)
+        places = self.solver.rows_near_any(self.gram, new, min(self.gram.n, _JOINT))
+        matrix, upper, known = self._known_rows(places[None])
+        cross = jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, x), 0.0)
+        other = cross if z is None else jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, z), 0.0)
+        solved = derivatives.solve_matrix(matrix[0], RawCholesky(upper[0]), other)
+        return Solution(self.gram.kernel.gram(x, z) - matmul(cross.T, solved), self.result)
+
+    @property
+    def _numbers_per_row(self):
+        return 4 * min(self.solver.prediction_neighbours, self.gram.n) ** 2
+
+    def inverse_diagonal(self):
+        entries = self._added_up(jnp.sum(self.root**2, axis=2)[:, :, None])[:, 0]
+        entries = jnp.where(self.gram.mask, entries, 1.0)
+        return self._or_nan(jnp.where(self.health.ok, entries, jnp.nan))
+
+    def draw(self, key, number):
+        """One block after another, each given the rows that it is conditioned on."""
+        block, n = self.plan.rows.shape[1], self.gram.n
+        shocks = jax.random.normal(key, (*self.plan.rows.shape, number), self.noise.dtype)
+
+        def step(drawn: Array, given: tuple[Array, Array, Array, Array]) -> tuple[Array, None]:
+            rows, neighbours, root, shock = given
+            earlier = jnp.where((neighbours >= 0)[:, None], drawn[neighbours], 0.0)
+            left = shock - matmul(root[:-block].T, earlier)
+            # The rows of G that belong to the block are lower triangular, so their transpose is upper triangular.
+            own = derivatives.half_solve(root[-block:].T, left)
+            return drawn.at[jnp.where(rows >= 0, rows, n)].set(own, mode="drop"), None
+
+        start = jnp.zeros((n, number), self.noise.dtype)
+        drawn = jax.lax.scan(step, start, (self.plan.rows, self.plan.neighbours, self.root, shocks))[0]
+        return self._columns(drawn)
+
+    def expansion(self, solution):
+        """`None`: each new row is predicted from its own neighbours."""
+        del solution
+        return None
+
+    def _ended(self, health: Health) -> Any:
+        noise_free = jnp.any(jnp.where(self.gram.mask, self.noise, 1.0) == 0)
+        good = Result.where(noise_free & (health.jitter > 0), Result.singular, Result.successful)
+        return Result.where(health.ok, good, Result.not_positive_definite)
+
+    def _of_blocks(self, columns: Float[Array, "n p"]) -> Float[Array, "k q p"]:
+        """The rows of each block, 0 where there is none."""
+        places = self.plan.places
+        return jnp.where((places >= 0)[:, :, None], columns[places], 0.0)
+
+    def _added_up(self, values: Float[Array, "k q p"]) -> Float[Array, "n p"]:
+        """For each row, the sum of what the blocks have in its places."""
+        places = jnp.where(self.plan.places >= 0, self.plan.places, self.gram.n)
+        return jnp.zeros((self.gram.n, values.shape[2]), values.dtype).at[places].add(values, mode="drop")
+
+    def _known_rows(self, places: Int[Array, "k m"]) -> tuple[Float[Array, "k m m"], Float[Array, "k m m"], Rows]:
+        """The matrices A of several sets of rows, their upper factors, and the rows of the sets, one after another."""
+        entries = Entries(self.gram.kernel, take(self.gram.x), self.noise, jnp.zeros((self.gram.n, 0), self.noise.dtype))
+        matrices, uppers, _ = factored(entries.of(places)[0], places >= 0)
+        return matrices, uppers, take(self.gram.x, jnp.maximum(places, 0).reshape(-1))
+
+    def _predicted(self, x: Near, columns: Float[Array, "n p"]) -> tuple[Float[Array, "k p"], Float[Array, " k"]]:
+        """Mean and variance of each new row, given its neighbours."""
+        places = x.numbers
+        matrices, uppers, known = self._known_rows(places)
+        sets = jax.tree.map(lambda leaf: leaf.reshape(*places.shape, *leaf.shape[1:]), known)
+        rows = jax.tree.map(lambda leaf: leaf[:, None], x.rows)
+        cross = jnp.where(places >= 0, jax.vmap(self.gram.kernel.gram)(sets, rows)[:, :, 0], 0.0)
+
+        def weights(matrix: Array, upper: Array, cross: Array) -> Array:
+            return derivatives.solve_matrix(matrix, RawCholesky(upper), cross)
+
+        weight = jax.vmap(weights)(matrices, uppers, cross)
+        mean = jnp.sum(weight[:, :, None] * jnp.where((places >= 0)[:, :, None], columns[places], 0.0), axis=1)
+        return mean, self.gram.kernel.diag(x.rows) - jnp.sum(cross * weight, axis=1)
+
+
+class Vecchia(AbstractSolver):
+    """Each row is conditioned on a few earlier rows close to it: O(n m³) time and O(n m) memory for m neighbours.
+
+    For ten thousand to millions of rows. The likelihood is that of a proper Gaussian distribution close to the exact one;
+    with as many neighbours as rows it is the exact one. New rows are predicted from the rows nearest to them.
+
+    The approximation is best for rough kernels (Matérn), noisy data and few relevant columns. If the noise is small and the
+    kernel smooth, or lengthscales are long in many columns, it needs more neighbours: check by doubling them, or compare
+    the likelihood of some thousand rows with that of `kx.Cholesky()`. Larger blocks help where columns are many.
+
+    Which rows are close is decided by the kernel's lengthscales. `fit` decides it anew a few times (`Fit.num_refreshes`). In
+    between, the neighbours stay, so the objective is smooth. Early rounds use a random part of the rows.
+
+    **Arguments:**
+
+    - `neighbours`: how many earlier rows each block is conditioned on.
+    - `block`: how many rows make a block. Those of a block are conditioned on the same rows.
+    - `ordering`: `"random"`, or `"maxmin"` for an order from coarse to fine, in which each next row is far from the earlier
+      ones.
+    - `prediction_neighbours`: how many rows each new row is predicted from.
+    - `coordinates`: a function from rows to an `(n, q)` array, in which close rows are to be taken as neighbours. If not
+      given, the kernel's own coordinates (columns divided by lengthscales); for a kernel that has none, the correlation is
+      computed for all pairs of rows, which takes O(n²) time.
+    - `seed`: the seed of the random order.
+    - `mesh`: a `jax.sharding.Mesh` with one axis, over whose devices the blocks of the likelihood are spread.
+    """
+
+    neighbours: int = eqx.field(static=True, default=30, converter=lambda m: whole_number(m, "Vecchia.neighbours"))
+    block: int = eqx.field(static=True, default=1, converter=lambda b: whole_number(b, "Vecchia.block"))
+    ordering: str = eqx.field(static=True, default="random")
+    prediction_neighbours: int = eqx.field(
+        static=True, default=128, converter=lambda m: whole_number(m, "Vecchia.prediction_neighbours")
+    )
+    coordinates: Callable[[Any], Any] | None = eqx.field(static=True, default=None)
+    seed: int = eqx.field(static=True, default=0)
+    mesh: Mesh | None = eqx.field(static=True, default=None)
+    plan: Conditionals | None = None
+    """The blocks and their neighbours, if they have been chosen."""
+
+    num_refreshes: ClassVar[int] = 2
+
+    def __check_init__(self):
+        if self.ordering not in ("random", "maxmin"):
+            raise ValueError(f'Vecchia.ordering must be "random" or "maxmin", got {self.ordering!r}.')
+        if self.mesh is not None and len(self.mesh.axis_names) != 1:
+            raise ValueError(f"Vecchia.mesh must have one axis, got {self.mesh.axis_names}: blocks are spread over one.")
+
+    def settled(self, gram, part=None):
+        """This solver with blocks and neighbours that stay; with `part`, those of a random part of about that many rows."""
+        gram = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, gram)
+        return eqx.tree_at(lambda s: s.plan, self, self._chosen(gram, part), is_leaf=lambda leaf: leaf is None)
+
+    def prepare(self, gram, noise):
+        if gram.kernel is None:
+            raise TypeError("Vecchia needs a kernel, and this is a matrix without one: use kx.Cholesky() or kx.Eigh().")
+        plan = self.settled(gram).plan if self.plan is None else self.plan
+        assert plan is not None
+        if plan.num_rows != gram.n:
+            raise ValueError(
+                f"the neighbours of this Vecchia solver were chosen for {plan.num_rows} rows, and the data has {gram.n}: "
+                "make a new one, kx.Vecchia(…)."
+            )
+        entries = Entries(gram.kernel, take(gram.x), noise, jnp.zeros((gram.n, 0), noise.dtype))
+        root, logdet, health = factor(entries, plan)
+        return VecchiaSystem(  # pyright: ignore[reportCallIssue]
+            gram=gram,
+            noise=noise,
+            plan=plan,
+            root=root,
+            log_determinant=logdet,
+            health=health,
+            result=Result.where(jnp.any(gram.mask), Result.successful, Result.empty),
+            solver=eqx.tree_at(lambda s: s.plan, self, None, is_leaf=lambda leaf: leaf is None),
+        )
+
+    def _chosen(self, gram: AbstractGram, part: int | None) -> Conditionals:
+        """The blocks in their order, and the neighbours of each."""
+        n, block = gram.n, min(self.block, gram.n)
+        blocks = -(-n // block)
+        order, key = self._order(gram, block, blocks), jax.random.key(self.seed)
+        chosen = jnp.arange(blocks)
+        if part is not None and part < n:
+            chosen = jnp.sort(jax.random.permutation(jax.random.fold_in(key, 1), blocks)[: -(-part // block)])
+        rows = jnp.pad(order, (0, blocks * block - n), constant_values=-1).reshape(blocks, block)[chosen]
+        live = gram.mask[order]
+        found = self._earlier(gram, order, live, rows, chosen * block, min(self.neighbours, (blocks - 1) * block))
+        neighbours = jnp.where(found >= 0, order[found], -1)
+        rows = jnp.where((rows >= 0) & gram.mask[rows], rows, -1)
+        weight = jnp.asarray(blocks / len(chosen), gram.diagonal().dtype)
+        return Conditionals(rows.astype(jnp.int32), neighbours.astype(jnp.int32), weight, n)
+
+    def _order(self, gram: AbstractGram, block: int, blocks: int) -> Int[Array, " n"]:
+        """All rows in order, block after block; rows that do not count are last within their block."""
+        n, key = gram.n, jax.random.key(self.seed)
+        if block == 1 and self.ordering == "random":
+            return jax.random.permutation(key, n)
+        points = self._coordinates(gram.kernel, take(gram.x))
+        if points is None:
+            raise TypeError(
+                f"Vecchia(block={self.block}, ordering={self.ordering!r}) needs coordinates of the rows, which "
+                f"{type(gram.kernel).__name__} does not have: give coordinates=…, or use block=1 and the random order."
+            )
+        compact = compact_order(points, gram.mask, block)
+        whole = n // block
+        turn = coarse_to_fine(whole) if self.ordering == "maxmin" else jax.random.permutation(key, whole)
+        # The last block may be shorter. It stays at the end, so that all others keep their size.
+        return jnp.concatenate([compact[: whole * block].reshape(whole, block)[turn].reshape(-1), compact[whole * block :]])
+
+    def _earlier(
+        self, gram: AbstractGram, order: Array, live: Array, rows: Array, before: Array, number: int
+    ) -> Int[Array, "k m"]:
+        """The places in the order of the rows nearest to each block, among those before it."""
+        if number == 0:
+            return jnp.zeros((rows.shape[0], 0), jnp.int32)
+        every = take(gram.x, order)
+        points = self._coordinates(gram.kernel, every)
+        if points is None:
+            firsts = take(gram.x, rows[:, 0])
+            return nearest_by(lambda some: _dissimilarity(gram.kernel, some, every), live, firsts, before, number)
+        counts = (rows >= 0) & gram.mask[rows]
+        members = self._coordinates(gram.kernel, take(gram.x, jnp.maximum(rows, 0).reshape(-1)))
+        assert members is not None
+        centres = jnp.mean(members.reshape(*rows.shape, -1), axis=1, where=counts[:, :, None])
+        return nearest(points, live, jnp.where(jnp.isfinite(centres), centres, 0.0), before, number)
+
+    def nearest_rows(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, "m k"]:
+        """The numbers of the rows that are nearest to each new row; -1 where there are fewer rows that count."""
+        known, before = take(gram.x), jnp.full(num_rows(x), gram.n)
+        points, new = self._coordinates(gram.kernel, known), self._coordinates(gram.kernel, x)
+        if points is None or new is None:
+            return nearest_by(lambda some: _dissimilarity(gram.kernel, some, known), gram.mask, x, before, number)
+        return nearest(points, gram.mask, new, before, number)
+
+    def rows_near_any(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, " k"]:
+        """The numbers of the rows that are nearest to any of the new rows; -1 where there are fewer rows that count."""
+        known, m = take(gram.x), num_rows(x)
+        points, new = self._coordinates(gram.kernel, known), self._coordinates(gram.kernel, x)
+        if points is None or new is None:
+            far = map_rows(lambda some: jnp.min(_dissimilarity(gram.kernel, some, x), axis=1), known, m)
+        else:
+            closest = nearest(new, jnp.ones(m, bool), points, jnp.full(gram.n, m), 1)[:, 0]
+            far = jnp.sum((points - new[closest]) ** 2, axis=1)
+        found, places = jax.lax.top_k(-jnp.where(gram.mask, jax.lax.stop_gradient(far), jnp.inf), number)
+        return jnp.where(jnp.isfinite(found), places, -1)
+
+    def _coordinates(self, kernel: AbstractKernel, x: Rows) -> Float[Array, "n q"] | None:
+        found = kernel.coordinates(x) if self.coordinates is None else as_rows(self.coordinates(x), "coordinates")
+        return None if found is None else jax.lax.stop_gradient(found)
+
+
+def _dissimilarity(kernel: AbstractKernel, x: Rows, z: Rows) -> Float[Array, "n m"]:
+    """One less the squared correlation of each pair of rows."""
+    size = kernel.diag(x)[:, None] * kernel.diag(z)[None, :]
+    return 1.0 - kernel.gram(x, z) ** 2 / jnp.where(size > 0, size, 1.0)
