@@ -27,6 +27,7 @@ MODULES = {
     "import": "import_time",
     "accuracy": "accuracy",
     "kronecker": "kronecker",
+    "low_rank": "low_rank",
     "large_accuracy": "large_accuracy",
     "million": "million",
     "ridge_path": "ridge_path",

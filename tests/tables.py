@@ -42,6 +42,7 @@ KERNELS = {
     "select": kx.Select(kx.RBF(lengthscale=0.5), columns=1),
     "warp": kx.Warp(kx.RBF(), eqx.nn.MLP(2, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(1))),
     "feature_map": kx.FeatureMap(_features),
+    "random_features": kx.RandomFeatures(1.4 * kx.Matern32(lengthscale=[0.9, 1.4]), 5),
     "arc_cosine_0": kx.ArcCosine(order=0, weight_variance=[0.7, 1.6], bias_variance=0.4),
     "arc_cosine_1": kx.ArcCosine(order=1, weight_variance=0.8, bias_variance=0.0),
     "arc_cosine_2": kx.ArcCosine(order=2, weight_variance=[0.3, 0.2], bias_variance=0.2),

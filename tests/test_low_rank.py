@@ -8,6 +8,9 @@ import pytest
 
 import kernax as kx
 from kernax.grams import gram_of
+from kernax.parameters import as_dtype
+from kernax.solvers import _features
+from kernax.solvers._pivots import pivots
 from tests.tables import pairs, second_derivatives
 
 RNG = np.random.default_rng(0)
@@ -93,29 +96,129 @@ def test_derivatives_to_second_order_also_in_the_inducing_rows():
     second_derivatives(ours, plain, jnp.concatenate([vector, Z.reshape(-1)]), rtol=1e-9)
 
 
-def greedy(matrix, rank):
-    """Pivots by brute force: the largest diagonal entry of the Schur complement, again and again."""
-    left, chosen = np.array(matrix), []
-    for _ in range(rank):
-        entries = np.diag(left).copy()
-        entries[chosen] = -1.0
-        p = int(np.argmax(entries))
-        chosen.append(p)
-        left = left - np.outer(left[p], left[p]) / left[p, p]
-    return chosen
+def of_rank(rank, kernel, x, mask=None, **options):
+    """The solver settled for these rows."""
+    mask = np.ones(len(x), bool) if mask is None else mask
+    return kx.LowRank(rank, **options).settled(gram_of(as_dtype(kernel, x.dtype), jnp.asarray(x), jnp.asarray(mask)))
 
 
-def test_inducing_rows_are_chosen_greedily_and_never_behind_a_mask():
-    kernel = kx.Linear(variance=[2.0, 0.5]) * kx.RBF(lengthscale=1.5) + kx.Matern52(0.8)
-    live = np.flatnonzero(MASK)
-    expected = live[greedy(np.asarray(kernel(X))[np.ix_(live, live)], 5)]
-    data = kx.Data(X, Y, MASK)
-    settled = kx.LowRank(5).settled(gram_of(kernel, data.x, data.mask))
-    np.testing.assert_array_equal(settled.inducing, X[expected])
-    # Chosen once, they stay; and what has rows or features already stays as it is.
-    assert settled.settled(gram_of(kernel, data.x, data.mask)) is settled
-    solver = kx.LowRank(5)
-    assert solver.settled(gram_of(kx.Linear(), data.x, data.mask)) is solver
+def share_left(kernel, x, z):
+    """What the rows z leave of the trace over x, in NumPy."""
+    matrix, cross = np.asarray(kernel(x)), np.asarray(kernel(z, x))
+    return 1.0 - np.sum(cross * np.linalg.lstsq(np.asarray(kernel(z)), cross, rcond=1e-14)[0]) / np.trace(matrix)
+
+
+def test_rows_are_drawn_in_proportion_to_the_variance_that_is_left():
+    """The first two of eight, which one round proposes together: as often as the slow algorithm would draw each pair."""
+    x, mask = X[:6], np.array([True, True, True, False, True, True])
+    kernel = kx.Linear(variance=[2.0, 0.5]) * kx.RBF(lengthscale=1.5) + 0.3 * kx.Matern52(0.8)
+    gram = gram_of(kernel, jnp.asarray(np.concatenate([x, x])), jnp.asarray(np.append(mask, np.zeros(6, bool))))
+    number = 4000
+    keys = jax.random.split(jax.random.key(0), number)
+    pairs_drawn = np.asarray(jax.jit(jax.vmap(lambda key: pivots(gram, 8, 0.0, key)[0][:2]))(keys))
+    matrix = np.where(mask[:, None] & mask, np.asarray(kernel(x)), 0.0)
+    expected = np.zeros((6, 6))
+    for i in np.flatnonzero(mask):
+        left = np.maximum(np.diag(matrix) - matrix[i] ** 2 / matrix[i, i], 0.0)
+        left[i] = 0.0
+        expected[i] = matrix[i, i] / np.trace(matrix) * left / left.sum()
+    found = np.zeros((6, 6))
+    np.add.at(found, tuple(pairs_drawn.T), 1.0 / number)
+    np.testing.assert_allclose(found, expected, atol=4 * np.sqrt(expected.max() / number))
+    assert not np.any(found[~mask])
+
+
+def test_the_choice_is_the_same_at_every_call_and_is_made_anew_when_asked_again():
+    kernel, data = kx.Matern52([0.3, 2.0]), kx.Data(X, Y, MASK)
+    first, again = (of_rank(5, kernel, X, MASK) for _ in range(2))
+    np.testing.assert_array_equal(first.inducing, again.inducing)
+    rows = {tuple(row) for row in np.asarray(first.inducing)}
+    assert len(rows) == 5
+    assert rows <= {tuple(row) for row in X[MASK]}
+    assert not np.array_equal(of_rank(5, kernel, X, MASK, seed=1).inducing, first.inducing)
+    # Settled again for another kernel: other rows, of the same number; and as if it had not been settled before.
+    other = gram_of(kx.Matern52([2.0, 0.3]), data.x, data.mask)
+    renewed = first.settled(other)
+    assert jax.tree.map(jnp.shape, renewed) == jax.tree.map(jnp.shape, first)
+    np.testing.assert_array_equal(renewed.inducing, kx.LowRank(5).settled(other).inducing)
+    assert not np.array_equal(renewed.inducing, first.inducing)
+    # Rows that were given, and features, stay.
+    given, plain = kx.LowRank(inducing=Z), kx.LowRank(5)
+    assert given.settled(other) is given
+    assert plain.settled(gram_of(kx.Linear(), data.x, data.mask)) is plain
+
+
+def test_no_more_rows_are_chosen_than_the_tolerance_needs():
+    x = np.random.default_rng(4).uniform(size=(300, 2))
+    kernel = 2.0 * kx.RBF(lengthscale=0.7)
+    numbers = []
+    for tolerance in (1e-2, 1e-4, 1e-7):
+        settled = of_rank(100, kernel, x, tolerance=tolerance)
+        used = np.asarray(settled.chosen)
+        assert settled.inducing.shape == (100, 2)
+        assert share_left(kernel, x, np.asarray(settled.inducing)[used]) < tolerance
+        numbers.append(used.sum())
+    assert 3 < numbers[0] < numbers[1] < numbers[2] < 100
+    # Places that are not in use change nothing.
+    c = kx.condition(kx.Model(kernel, noise=0.1), kx.Data(x, x[:, 0]), settled)
+    same = kx.condition(kx.Model(kernel, noise=0.1), kx.Data(x, x[:, 0]), kx.LowRank(inducing=settled.inducing[used]))
+    np.testing.assert_allclose(kx.mean(c, NEW), kx.mean(same, NEW), rtol=1e-8)
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), kx.log_marginal_likelihood(same), rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_twins_by_the_thousand_constant_columns_and_equal_rows(dtype):
+    """3000 rows, of which 40 differ: each is chosen at most once, and of rows that are all equal there is one."""
+    few = np.random.default_rng(5).normal(size=(40, 3)).astype(dtype)
+    few[:, 1] = 7.0
+    x = few[np.random.default_rng(6).integers(40, size=3000)]
+    settled = of_rank(200, kx.Matern32(1.0), x)
+    chosen = np.asarray(settled.inducing)[np.asarray(settled.chosen)]
+    assert len(chosen) == len(np.unique(chosen, axis=0)) == len(np.unique(x, axis=0))
+    c = kx.condition(kx.Model(kx.Matern32(1.0), noise=0.1), kx.Data(x, np.sin(x[:, 0])), kx.LowRank(200))
+    assert c.result == kx.Result.successful
+    assert np.isfinite(kx.loo_mse(c))
+    equal = np.ones((500, 2), dtype)
+    assert of_rank(20, kx.RBF(), equal).chosen.sum() == 1
+    c = kx.condition(kx.Model(kx.RBF(), noise=0.5), kx.Data(equal, np.arange(500.0, dtype=dtype)), kx.LowRank(20))
+    np.testing.assert_allclose(kx.mean(c, equal[:1]), 249.5 * 500 / 500.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("noise", [0.3, "per_row"])
+def test_tiles_give_the_same_numbers_as_one_piece(noise, monkeypatch):
+    """37 rows in tiles of 5: value, gradient and curvature of the likelihood, also in a rough kernel's parameters."""
+    rng = np.random.default_rng(8)
+    x, y, mask = rng.normal(size=(37, 2)), rng.normal(size=37), np.arange(37) % 6 != 2
+    model = kx.Model(1.3 * kx.Matern32([0.8, 1.2]), noise=0.3 if noise == 0.3 else np.linspace(0.1, 2.0, 37))
+    vector, rebuild = kx.parameters.ravel(model)
+
+    def value(v):
+        return kx.log_marginal_likelihood(kx.condition(rebuild(v), kx.Data(x, y, mask), kx.LowRank(inducing=x[:4])))
+
+    def numbers():
+        jax.clear_caches()  # programs made with other tiles
+        along = jnp.cos(jnp.arange(vector.size, dtype=vector.dtype))
+        curvature = jax.jvp(jax.grad(value), (vector,), (along,))[1]
+        return value(vector), jax.grad(value)(vector), jax.jvp(value, (vector,), (along,))[1], curvature
+
+    whole = jax.tree.map(np.asarray, numbers())
+    monkeypatch.setattr(_features, "_ENTRIES", 20)
+    monkeypatch.setattr(_features, "_WHOLE", 1)
+    tiles = numbers()
+    jax.clear_caches()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), tiles, whole)
+
+
+def test_the_likelihood_and_its_gradient_keep_one_array_of_features():
+    """Compiled, not run. Autodiff through all steps would plan about ten of them."""
+    model, n, rank = kx.Model(1.2 * kx.RBF(np.ones(4)), noise=0.1), 50_000, 256
+    rows = jax.eval_shape(lambda: kx.Data(jnp.zeros((n, 4)), jnp.zeros(n)))
+
+    def value(model, data, inducing):
+        return kx.log_marginal_likelihood(kx.condition(model, data, kx.LowRank(inducing=inducing)))
+
+    program = jax.jit(jax.value_and_grad(value)).lower(model, rows, jnp.zeros((rank, 4))).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 1.7 * 8 * n * rank
 
 
 def test_all_rows_as_inducing_rows_are_exact_whatever_rank_and_padding():
@@ -286,14 +389,18 @@ def test_splines_and_trends_at_full_rank_equal_the_dense_answer(kernel):
     np.testing.assert_allclose(kx.loo_residuals(ours), kx.loo_residuals(exact), rtol=1e-5)
 
 
-def test_a_fit_sees_one_smooth_objective():
-    """The rows are chosen at the start of a fit and stay, although another choice would be better at its end."""
-    model = kx.Model(1.0 * kx.RBF(lengthscale=[0.2, 3.0]), noise=0.3)
-    fit = kx.fit(model, kx.Data(X, Y), solver=kx.LowRank(4), max_steps=100)
+def test_a_fit_chooses_rows_anew_and_keeps_those_that_are_given():
+    """Rows that suit the start do not suit the end; between two choices the objective is one smooth function."""
+    model, data = kx.Model(1.0 * kx.RBF(lengthscale=[0.2, 3.0]), noise=0.3), kx.Data(X, Y)
+    fit = kx.fit(model, data, solver=kx.LowRank(4), max_steps=100)
     assert fit.result == kx.Result.successful
-    settled = kx.LowRank(4).settled(gram_of(model.kernel, jnp.asarray(X), jnp.ones(12, bool)))
-    there = kx.log_marginal_likelihood(kx.condition(fit.model, kx.Data(X, Y), settled))
-    np.testing.assert_allclose(fit.value, -there, rtol=1e-8)
+    assert fit.num_refreshes == 2
+    start = of_rank(4, model.kernel, X)
+    given = kx.fit(model, data, solver=kx.LowRank(inducing=start.inducing), max_steps=100)
+    assert given.num_refreshes == 0
+    there = kx.log_marginal_likelihood(kx.condition(given.model, data, kx.LowRank(inducing=start.inducing)))
+    np.testing.assert_allclose(given.value, -there, rtol=1e-8)
+    assert fit.value < given.value
 
 
 def test_rows_of_labels_and_networks():
@@ -305,6 +412,12 @@ def test_rows_of_labels_and_networks():
     new = {"x": NEW, "task": np.arange(5) % 2}
     exact, ours = (kx.condition(model, data, solver) for solver in (kx.Cholesky(), kx.LowRank(12)))
     np.testing.assert_allclose(kx.mean(ours, new), kx.mean(exact, new), rtol=1e-8)
+    slopes = [
+        eqx.filter_grad(lambda m, s=solver: kx.log_marginal_likelihood(kx.condition(m, data, s)))(model)
+        for solver in (kx.Cholesky(), kx.LowRank(12))
+    ]
+    for a, b in zip(*map(jax.tree.leaves, slopes), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     settled = kx.LowRank(5).settled(gram_of(model.kernel, data.x, data.mask))
     assert settled.inducing["task"].dtype == data.x["task"].dtype
 
@@ -313,6 +426,8 @@ def test_wrong_options_are_refused_with_the_remedy():
     data = kx.Data(X, Y)
     with pytest.raises(ValueError, match=r"LowRank\.rank must be a whole number of at least 1"):
         kx.LowRank(0)
+    with pytest.raises(ValueError, match=r"LowRank\.tolerance must lie between 0 and 1"):
+        kx.LowRank(tolerance=1.5)
     with pytest.raises(ValueError, match=r"LowRank\.inducing has 1 columns, but x has 2"):
         kx.condition(kx.Model(KERNEL, noise=0.1), data, kx.LowRank(inducing=Z[:, :1]))
     with pytest.raises(ValueError, match=r"inducing has shape \(4,\)"):

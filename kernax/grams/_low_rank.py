@@ -13,15 +13,30 @@ from kernax.rows import Rows, map_rows
 
 
 class AbstractFeatures(eqx.Module):
-    """Features φ with `k(a, b) ≈ φ(a)·φ(b)`, and what they miss of the kernel."""
+    """Features φ with `k(a, b) ≈ φ(a)·φ(b)`, and what they miss of the kernel.
+
+    They are `φ(x) = L⁻¹ c(x)`: numbers `c(x)` that the kernel computes, and a triangular matrix L that does not depend on x.
+    """
+
+    @abc.abstractmethod
+    def cross(self, x: Rows) -> Float[Array, "n r"]:
+        """`c(x)` at every row."""
+
+    @abc.abstractmethod
+    def lower(self) -> Float[Array, "r r"] | None:
+        """L, lower triangular; `None` if it is the identity."""
 
     @abc.abstractmethod
     def __call__(self, x: Rows) -> Float[Array, "n r"]:
         """`φ(x)` at every row."""
 
     @abc.abstractmethod
-    def missing(self, x: Rows, values: Float[Array, "n r"]) -> Float[Array, " n"]:
-        """`k(x_i, x_i) - φ(x_i)·φ(x_i)`, not negative, from `values = φ(x)`."""
+    def variances(self, x: Rows) -> Float[Array, " n"] | None:
+        """`k(x_i, x_i)`; `None` if the features miss nothing of the kernel."""
+
+    @abc.abstractmethod
+    def missing(self, x: Rows, known: Float[Array, " n"], rank: int) -> Float[Array, " n"]:
+        """`k(x_i, x_i) - φ(x_i)·φ(x_i)`, not negative, from `known = φ(x_i)·φ(x_i)` and the number of features."""
 
     @abc.abstractmethod
     def missing_between(
@@ -35,13 +50,22 @@ class OwnFeatures(AbstractFeatures):
 
     kernel: Any
 
+    def cross(self, x):
+        return self.kernel.features(x)
+
+    def lower(self):
+        return None
+
     def __call__(self, x):
         return self.kernel.features(x)
 
-    def missing(self, x, values):
-        # Exactly 0, where a difference would leave rounding errors.
+    def variances(self, x):
         del x
-        return jnp.zeros(values.shape[0], values.dtype)
+
+    def missing(self, x, known, rank):
+        # Exactly 0, where a difference would leave rounding errors.
+        del x, rank
+        return jnp.zeros_like(known)
 
     def missing_between(self, x, z, left, right):
         del x, z
@@ -61,6 +85,8 @@ class LowRankGram(AbstractGram):
     features: AbstractFeatures
     u: Float[Array, "n r"]
     """`φ(x)`, 0 in masked rows."""
+    squares: Float[Array, " n"]
+    """`φ(x_i)·φ(x_i)`, the diagonal of K."""
 
     @property
     def rank(self) -> int:
@@ -68,13 +94,18 @@ class LowRankGram(AbstractGram):
         return self.u.shape[1]
 
     def mv(self, v):
-        return matmul(self.u, matmul(self.u.T, v))
+        return matmul(self.u, self.transposed_mv(v))
+
+    def transposed_mv(self, v: Float[Array, "n p"]) -> Float[Array, "r p"]:
+        """`Uᵀ v` for every column of v."""
+        # Written the other way round, XLA would first make a transposed copy of U.
+        return matmul(v.T, self.u).T
 
     def dense(self):
         return matmul(self.u, self.u.T)
 
     def diagonal(self):
-        return jnp.sum(self.u**2, axis=1)
+        return self.squares
 
     def rows(self, chosen):
         return matmul(self.u[chosen], self.u.T)
@@ -83,5 +114,5 @@ class LowRankGram(AbstractGram):
         return matmul(self.u, self.features(x).T)
 
     def cross_mv(self, x, v):
-        weights = matmul(self.u.T, v)
+        weights = self.transposed_mv(v)
         return map_rows(lambda block: matmul(self.features(block), weights), x, 2 * self.rank)

@@ -8,6 +8,7 @@ from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import Coordinate, MarkovProcess
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
 from kernax.kernels._periodic import Cosine, Periodic
+from kernax.kernels._random_features import RandomFeatures
 from kernax.kernels._spline import CubicSpline, ThinPlate
 from kernax.kernels._stationary import RBF, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
 from kernax.kernels._trends import AbstractTrend, PolynomialTrend, as_trend, joined_trends
@@ -39,6 +40,7 @@ __all__ = [
     "PolynomialTrend",
     "Power",
     "Product",
+    "RandomFeatures",
     "RationalQuadratic",
     "ReLU",
     "Scale",

@@ -37,6 +37,13 @@ class Sum(AbstractKernel):
         parts = _all([k.features(x) for k in self.kernels])
         return None if parts is None else jnp.concatenate(parts, axis=1)
 
+    def waves(self, x, number, seed):
+        parts = _all([k.waves(x, number, (*seed, i)) for i, k in enumerate(self.kernels)])
+        if parts is None:
+            return None
+        angles, variances = zip(*parts, strict=True)
+        return jnp.concatenate(angles, axis=1), jnp.concatenate(variances)
+
     def coordinates(self, x):
         return _joined([k.coordinates(x) for k in self.kernels])
 
@@ -101,6 +108,14 @@ class Product(AbstractKernel):
             joint = (joint[:, :, None] * part[:, None, :]).reshape(joint.shape[0], -1)
         return joint
 
+    def waves(self, x, number, seed):
+        parts = _all([k.waves(x, number, (*seed, i)) for i, k in enumerate(self.kernels)])
+        # Independent frequencies add up. A sum inside has more waves than its neighbours.
+        if parts is None or any(variances.shape != (number,) for _, variances in parts):
+            return None
+        angles, variances = zip(*parts, strict=True)
+        return sum(angles[1:], start=jnp.asarray(angles[0])), _product([number * v for v in variances]) / number
+
     def coordinates(self, x):
         return _joined([k.coordinates(x) for k in self.kernels])
 
@@ -143,6 +158,10 @@ class Scale(AbstractKernel):
     def features(self, x):
         inner = self.kernel.features(x)
         return None if inner is None else jnp.sqrt(self.variance) * inner
+
+    def waves(self, x, number, seed):
+        inner = self.kernel.waves(x, number, seed)
+        return None if inner is None else (inner[0], self.variance * inner[1])
 
     def coordinates(self, x):
         # In a sum, the summand with the larger variance has the larger say.

@@ -61,6 +61,9 @@ class Select(AbstractKernel):
     def features(self, x):
         return self.kernel.features(self.view(x))
 
+    def waves(self, x, number, seed):
+        return self.kernel.waves(self.view(x), number, seed)
+
     def coordinates(self, x):
         return self.kernel.coordinates(self.view(x))
 
@@ -130,6 +133,9 @@ class Warp(AbstractKernel):
 
     def features(self, x):
         return self.kernel.features(self.view(x))
+
+    def waves(self, x, number, seed):
+        return self.kernel.waves(self.view(x), number, seed)
 
     def coordinates(self, x):
         return self.kernel.coordinates(self.view(x))

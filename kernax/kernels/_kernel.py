@@ -18,8 +18,8 @@ class AbstractKernel(Parametrised):
     """A symmetric, positive semi-definite function of two points. Splines are definite only up to their `trend`.
 
     `pair` is the definition, and all that a kernel of your own needs. `gram` and `diag` follow from it; a kernel that
-    knows a faster way to the same numbers replaces them. The methods `state_space`, `features`, `axes` and `trend` say
-    what structure a kernel has, and return `None` if it has none; solvers ask for the structure that they need.
+    knows a faster way to the same numbers replaces them. The methods `state_space`, `features`, `waves`, `axes` and `trend`
+    say what structure a kernel has, and return `None` if it has none; solvers ask for the structure that they need.
     """
 
     if TYPE_CHECKING:
@@ -49,6 +49,23 @@ class AbstractKernel(Parametrised):
     def features(self, x: Rows) -> Float[Array, "n r"] | None:
         """Finitely many features with `k(a, b) = φ(a)·φ(b)`, at every row; `None` if there are none."""
         del x
+        return None
+
+    def waves(self, x: Rows, number: int, seed: tuple[int, ...]) -> tuple[Float[Array, "n m"], Float[Array, " m"]] | None:
+        """Random waves of which the kernel is the mean, for `kx.RandomFeatures`; `None` if it is not one.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `number`: how many waves, for each summand.
+        - `seed`: whole numbers that determine what is drawn.
+
+        **Returns:**
+
+        Angles `θ_j(x_i)` and variances v, such that `Σ_j v_j cos(θ_j(a) - θ_j(b))` is `k(a, b)` in the mean over seeds and
+        exactly `k(a, a)` for `b = a`.
+        """
+        del x, number, seed
         return None
 
     def coordinates(self, x: Rows) -> Float[Array, "n q"] | None:

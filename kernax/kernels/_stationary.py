@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from kernax.kernels._distances import median_distance, squared_distances
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import matern
+from kernax.kernels._random_features import matern_root, rational_quadratic_root, stationary_waves
 from kernax.parameters import Parameter, positive
 
 
@@ -54,6 +55,10 @@ class RBF(AbstractStationary):
     def of_squared_distance(self, s):
         return jnp.exp(-0.5 * s)
 
+    def waves(self, x, number, seed):
+        check_width(self, "lengthscale", self.lengthscale, x.shape[1])
+        return stationary_waves(x, self.lengthscale, jnp.ones(1, x.dtype), number, seed)
+
 
 class Matern12(AbstractStationary):
     """Matérn-1/2 or exponential, `exp(-√s)` with `s = Σ (a_k - b_k)²/ℓ_k²`: continuous, rough paths.
@@ -70,6 +75,10 @@ class Matern12(AbstractStationary):
     def state_space(self):
         return matern(0, self.lengthscale)
 
+    def waves(self, x, number, seed):
+        check_width(self, "lengthscale", self.lengthscale, x.shape[1])
+        return stationary_waves(x, self.lengthscale, matern_root(1, number, seed, x.dtype), number, seed)
+
 
 class Matern32(AbstractStationary):
     """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: once differentiable paths."""
@@ -81,6 +90,10 @@ class Matern32(AbstractStationary):
 
     def state_space(self):
         return matern(1, self.lengthscale)
+
+    def waves(self, x, number, seed):
+        check_width(self, "lengthscale", self.lengthscale, x.shape[1])
+        return stationary_waves(x, self.lengthscale, matern_root(3, number, seed, x.dtype), number, seed)
 
 
 class Matern52(AbstractStationary):
@@ -94,6 +107,10 @@ class Matern52(AbstractStationary):
     def state_space(self):
         return matern(2, self.lengthscale)
 
+    def waves(self, x, number, seed):
+        check_width(self, "lengthscale", self.lengthscale, x.shape[1])
+        return stationary_waves(x, self.lengthscale, matern_root(5, number, seed, x.dtype), number, seed)
+
 
 class RationalQuadratic(AbstractStationary):
     """`(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales; α → ∞ gives the RBF."""
@@ -103,6 +120,12 @@ class RationalQuadratic(AbstractStationary):
 
     def of_squared_distance(self, s):
         return jnp.exp(-self.alpha * jnp.log1p(0.5 * s / self.alpha))
+
+    def waves(self, x, number, seed):
+        check_width(self, "lengthscale", self.lengthscale, x.shape[1])
+        return stationary_waves(
+            x, self.lengthscale, rational_quadratic_root(self.alpha, number, seed, x.dtype), number, seed
+        )
 
 
 # The Matérn family as functions of t = r². Autodiff through √t would divide by 0 where two points coincide, and a mere
