@@ -6,7 +6,7 @@ numbers cost more than multiplying by them. Derivatives are JAX's own; each tile
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -31,6 +31,8 @@ class AbstractGram(eqx.Module):
     kernel: eqx.AbstractVar[Any]
     x: eqx.AbstractVar[Rows]
     mask: eqx.AbstractVar[Bool[Array, " n"]]
+    is_tiled: ClassVar[bool] = False
+    """Whether `mv` computes the entries of K at every call, tile by tile, so that storing them would save time."""
 
     @property
     def n(self) -> int:
@@ -99,6 +101,7 @@ class Gram(AbstractGram):
     kernel: Any
     x: Rows
     mask: Bool[Array, " n"]
+    is_tiled: ClassVar[bool] = True
     tile: int = eqx.field(static=True, default=_TILE)
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
@@ -199,7 +202,8 @@ def symmetric_product(kernel: Any, x: Rows, v: Float[Array, "n p"], tile: int) -
 
     on_diagonal = jax.lax.map(jax.checkpoint(own), (rows, weights))
     start = (on_diagonal, jnp.zeros((len(on_diagonal), p, tile), v.dtype))
-    below, above = jax.lax.scan(add, start, np.triu_indices(len(on_diagonal), 1))[0]
+    i, j = np.triu_indices(len(on_diagonal), 1)
+    below, above = jax.lax.scan(add, start, (jnp.asarray(i), jnp.asarray(j)))[0]
     return (below + jnp.swapaxes(above, 1, 2)).reshape(-1, p)[:n]
 
 
