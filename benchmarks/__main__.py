@@ -23,6 +23,7 @@ MODULES = {
     "adaboost": "adaboost",
     "classification": "classification",
     "memory": "memory",
+    "matvec": "matvec",
     "cg": "cg",
     "import": "import_time",
     "accuracy": "accuracy",

@@ -224,8 +224,17 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     check_memory(model, data, solver, "condition")
     conditioned = with_one_blas_thread_if(solver.has_small_matrices, _condition, model, data, solver)
     if throw:
-        throw_unless((), conditioned.result, "conditioning")
+        throw_unless((), conditioned.result, f"conditioning{_how_it_went(conditioned)}")
     return conditioned
+
+
+def _how_it_went(conditioned: Any) -> str:
+    """Steps and residual of an iterative solve, for the message of a failure."""
+    solution = getattr(conditioned, "solution", None)
+    steps = getattr(solution, "steps", 0)
+    if solution is None or not is_concrete(steps) or np.ndim(steps) > 0 or int(steps) == 0:
+        return ""
+    return f" ({int(steps)} steps, relative residual {float(solution.residual):.1e})"
 
 
 def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None = None) -> AbstractSolver:

@@ -96,21 +96,41 @@ def test_mean_equals_dense_at_2000_rows_with_the_default_tolerance():
     np.testing.assert_allclose(*means, atol=1e-6)
 
 
-def test_tiles_give_the_same_numbers_and_no_large_matrix_is_planned():
+def test_tiles_give_the_same_numbers_as_a_stored_matrix_and_no_large_matrix_is_planned():
     model = kx.Model(KERNEL, noise=0.2)
 
     def value(model, data, tile):
-        return kx.log_marginal_likelihood(kx.condition(model, data, kx.CG(kx.LowRank(5), tile=tile)))
+        return kx.log_marginal_likelihood(kx.condition(model, data, kx.CG(kx.LowRank(5), stored=tile is None, tile=tile)))
 
-    whole, tiles = (
+    stored, tiles = (
         jax.jit(jax.value_and_grad(lambda m, d, t=tile: value(m, d, t)))(model, kx.Data(X, Y)) for tile in (None, 5)
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), tiles, whole)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), tiles, stored)
     # Compiled, not run: value and gradient at a size where K would take 800 MB.
     rows = jax.eval_shape(lambda: kx.Data(jnp.zeros((10000, 2)), jnp.zeros(10000)))
-    program = jax.jit(jax.value_and_grad(lambda m, d: value(m, d, None)))
+    program = jax.jit(jax.value_and_grad(lambda m, d: value(m, d, 512)))
     plan = program.lower(model, rows).compile().memory_analysis()
     assert plan.temp_size_in_bytes < 250e6
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_products_use_each_pair_of_tiles_once_and_equal_the_whole_matrix(dtype):
+    """Values and derivatives in hyperparameters, rows and columns; 24 rows in tiles of 5, some masked, structured rows."""
+    rows = {"a": jnp.asarray(X, dtype), "b": jnp.asarray(X[:, :1] ** 2, dtype)}
+    kernel = kx.Select(kx.Matern32(jnp.array([0.7, 1.1], dtype)), key="a") + kx.Select(kx.RBF(dtype(0.8)), key="b")
+    v, left = jnp.asarray(RNG.normal(size=(2, 24, 3)), dtype)
+    mask = jnp.asarray(MASK)
+
+    def tiles(kernel, rows, v):
+        return jnp.sum(left * Gram(kernel, rows, mask, 5).mv(v))
+
+    def whole(kernel, rows, v):
+        matrix = jnp.where(mask[:, None] & mask, kernel.gram(rows, None), 0.0)
+        return jnp.sum(left * (matrix @ v))
+
+    ours, theirs = (jax.jit(jax.value_and_grad(f, argnums=(0, 1, 2)))(kernel, rows, v) for f in (tiles, whole))
+    tolerance = 1e-12 if dtype is np.float64 else 1e-4
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), ours, theirs)
 
 
 HARD = kx.Model(kx.RBF(lengthscale=0.8), noise=1e-6)
@@ -120,7 +140,8 @@ def test_h48_a_solve_that_does_not_converge_says_so_and_keeps_its_last_iterate()
     x = np.linspace(0.0, 5.0, 40)[:, None]
     y = np.sin(3.0 * x[:, 0]) + np.random.default_rng(0).normal(size=40)
     data, solver = kx.Data(x, y), kx.CG(kx.LowRank(2), max_steps=4)
-    with pytest.raises(kx.FailedError, match="maximum number of steps"):
+    named = r"conditioning \(4 steps, relative residual \d\.\de[-+]\d+\) failed\. max_steps_reached: .*a preconditioner of"
+    with pytest.raises(kx.FailedError, match=named):
         kx.condition(HARD, data, solver)
     c = kx.condition(HARD, data, solver, throw=False)
     assert c.result == kx.Result.max_steps_reached
@@ -148,6 +169,89 @@ def test_h48_at_prediction_alone():
     assert prediction.result == kx.Result.max_steps_reached
     assert np.isfinite(prediction.variance).all()
     assert c.system.covariance(jnp.asarray(x[:3])).result == kx.Result.max_steps_reached
+
+
+class Indefinite(kx.AbstractKernel):
+    """`tanh(a·b - 1)`: symmetric, not positive semi-definite."""
+
+    def pair(self, a, b):
+        return jnp.tanh(jnp.sum(a * b) - 1.0)
+
+
+@pytest.mark.parametrize(("noise", "status"), [(30.0, "preconditioner_failed"), (1.0, "not_positive_definite")])
+def test_a_preconditioner_that_fails_gives_way_to_the_diagonal(noise, status):
+    """Its inducing rows have no Cholesky factor. Whether the whole matrix is definite is up to the noise."""
+    matrix = np.asarray(Indefinite()(X)) + noise * np.eye(24)
+    assert (np.linalg.eigvalsh(matrix)[0] > 0) == (status == "preconditioner_failed")
+    model, data = kx.Model(Indefinite(), noise=noise), kx.Data(X, Y)
+    solver = kx.CG(kx.LowRank(10), num_probes=500)
+    with pytest.raises(kx.FailedError, match=status):
+        kx.condition(model, data, solver)
+    c = kx.condition(model, data, solver, throw=False)
+    assert kx.solvers.result_name(c.result) == status
+    assert np.isfinite(c.alpha).all()
+    terms, gradient = jax.value_and_grad(
+        lambda noise: (
+            -2.0
+            * kx.selection.likelihood_terms(
+                kx.condition(kx.Model(Indefinite(), noise=noise), data, solver, throw=False)
+            ).complexity
+        )
+    )(noise)
+    if status == "not_positive_definite":
+        assert np.isnan(terms)
+        return
+    np.testing.assert_allclose(c.alpha, np.linalg.solve(matrix, Y), rtol=1e-7)
+    np.testing.assert_allclose(terms, np.linalg.slogdet(matrix)[1], rtol=1e-3)
+    np.testing.assert_allclose(gradient, np.trace(np.linalg.inv(matrix)), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        1.3 * kx.Matern32([0.7, 1.1]) + 0.5 * kx.Linear(),
+        kx.Select(kx.Matern12(0.9), [0]) + 0.4 * kx.RationalQuadratic(0.8, alpha=1.5) + kx.Matern52(1.4),
+    ],
+    ids=["matern and linear", "sum"],
+)
+def test_pathwise_variances_and_draws_agree_with_dense_within_monte_carlo_error(kernel):
+    model, data = kx.Model(kernel, noise=0.3), kx.Data(X, Y, MASK)
+    number = 500
+    c = kx.condition(model, data, kx.CG(kx.LowRank(8), variance="pathwise", num_samples=number))
+    mean, variance, _ = dense(kernel, 0.3, X[MASK], Y[MASK], NEW)
+    # The relative standard error is √(2 / number), a little more by the finite number of waves.
+    np.testing.assert_allclose(kx.variance(c, NEW), variance, rtol=5 * np.sqrt(2.5 / number))
+    np.testing.assert_allclose(kx.mean(c, NEW), mean, rtol=1e-5)
+    drawn = np.asarray(kx.sample(c, NEW, key=jax.random.key(3), num_samples=number))
+    exact = np.asarray(kx.covariance(kx.condition(model, data), NEW))
+    scale = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
+    assert np.max(np.abs(drawn.mean(0) - mean) / np.sqrt(variance)) < 5 / np.sqrt(number)
+    assert np.max(np.abs(np.cov(drawn.T) - exact) / scale) < 5 * np.sqrt(2.5 / number)
+    noisy = kx.sample(c, NEW, key=jax.random.key(3), num_samples=number, noisy=True)
+    np.testing.assert_allclose(np.var(noisy, axis=0), variance + 0.3, rtol=5 * np.sqrt(2.5 / number))
+
+
+def test_pathwise_draws_refuse_kernels_without_waves():
+    for kernel in (Indefinite(), kx.RBF(1.0) * kx.Matern32(1.0)):
+        with pytest.raises(TypeError, match=r"pathwise draws need .* use kx\.CG\(variance=\"exact\"\)"):
+            kx.condition(kx.Model(kernel, noise=30.0), kx.Data(X, Y), kx.CG(kx.LowRank(4), variance="pathwise"))
+
+
+def test_the_standard_error_of_a_likelihood_is_the_spread_over_seeds_and_0_if_it_is_exact():
+    model, data = kx.Model(KERNEL, noise=0.3), kx.Data(X, Y, MASK)
+
+    @eqx.filter_jit
+    def terms(solver):
+        return kx.selection.likelihood_terms(kx.condition(model, data, solver))
+
+    exact = terms(kx.Cholesky())
+    found = [terms(kx.CG(kx.LowRank(3), num_probes=8, seed=seed)) for seed in range(8)]
+    spread = np.std([float(t.complexity) for t in found], ddof=1)
+    named = np.sqrt(np.mean([float(t.standard_error) ** 2 for t in found]))
+    assert exact.standard_error == 0.0
+    assert 1 / 3 < named / spread < 3
+    assert abs(np.mean([float(t.complexity) for t in found]) - float(exact.complexity)) < 4 * named / np.sqrt(8)
+    assert np.isinf(terms(kx.CG(kx.LowRank(3), num_probes=1)).standard_error)
 
 
 def test_h47_what_cg_cannot_answer_names_the_remedy():
@@ -231,6 +335,11 @@ def test_wrong_options_are_refused():
         kx.CG(500)
     with pytest.raises(ValueError, match=r"CG\.tile must be a whole number"):
         kx.CG(tile=0)
+    with pytest.raises(ValueError, match=r"CG\.variance must be one of 'exact', 'pathwise'"):
+        kx.CG(variance="rough")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
+    with pytest.raises(ValueError, match=r"CG\(stored=True\) keeps K on one device"):
+        kx.CG(stored=True, mesh=mesh)
 
 
 def numbers(mesh):

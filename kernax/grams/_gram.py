@@ -1,15 +1,17 @@
 """K over the rows that count. Whoever needs numbers asks for as few as possible.
 
-Products are computed tile by tile, in O(n) memory. Derivatives are JAX's own; each tile is computed again in the backward
-pass (`jax.checkpoint`) and never kept.
+Products are computed tile by tile, in O(n) memory, and since K is symmetric, a tile off the diagonal serves twice: its
+numbers cost more than multiplying by them. Derivatives are JAX's own; each tile is computed again in the backward pass
+(`jax.checkpoint`), also once for both of its places, and never kept.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
@@ -17,10 +19,10 @@ from jaxtyping import Array, Bool, Float, Int
 from kernax._arrays import matmul
 from kernax.rows import Rows, in_blocks, map_rows, num_rows, take
 
-_TILE = 1024
+_TILE = 512
 """Rows and columns of a tile; between 512 and 1024 is best on CPU."""
-_WHOLE = 8
-"""Tiles up to which a product is computed in one piece: 64 MB in float64 with the default tile."""
+_WHOLE = 4
+"""Tiles up to which a product is computed in one piece: it compiles sooner, and K is small then."""
 
 
 class AbstractGram(eqx.Module):
@@ -29,6 +31,8 @@ class AbstractGram(eqx.Module):
     kernel: eqx.AbstractVar[Any]
     x: eqx.AbstractVar[Rows]
     mask: eqx.AbstractVar[Bool[Array, " n"]]
+    is_tiled: ClassVar[bool] = False
+    """Whether `mv` computes the entries of K at every call, tile by tile, so that storing them would save time."""
 
     @property
     def n(self) -> int:
@@ -97,19 +101,18 @@ class Gram(AbstractGram):
     kernel: Any
     x: Rows
     mask: Bool[Array, " n"]
+    is_tiled: ClassVar[bool] = True
     tile: int = eqx.field(static=True, default=_TILE)
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
     def mv(self, v):
-        v, places = jnp.where(self.mask[:, None], v, 0.0), jnp.arange(self.n)
-        if self.mesh is None:
-            product = tiled_product(self.kernel, self.x, self.x, v, self.tile, (places, places))
-        else:
-            product = self._sharded(v, places)
+        v = jnp.where(self.mask[:, None], v, 0.0)
+        product = symmetric_product(self.kernel, self.x, v, self.tile) if self.mesh is None else self._sharded(v)
         return jnp.where(self.mask[:, None], product, 0.0)
 
-    def _sharded(self, v: Float[Array, "n p"], places: Int[Array, " n"]) -> Float[Array, "n p"]:
+    def _sharded(self, v: Float[Array, "n p"]) -> Float[Array, "n p"]:
         assert self.mesh is not None
+        places = jnp.arange(self.n)
         (axis,) = self.mesh.axis_names
         numbers, others = eqx.partition(self.kernel, eqx.is_array)
 
@@ -160,6 +163,48 @@ class MatrixGram(AbstractGram):
 def masked(matrix: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
     """A matrix with zeros in the rows and columns that do not count."""
     return jnp.where(mask[:, None] & mask[None, :], matrix, 0.0)
+
+
+def symmetric_product(kernel: Any, x: Rows, v: Float[Array, "n p"], tile: int) -> Float[Array, "n p"]:
+    """`k(x, x) v` with no more than one tile of `k(x, x)` in memory at a time, each pair of tiles computed once.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `v`: the kernel, rows, and columns to multiply.
+    - `tile`: rows and columns of a tile.
+
+    **Returns:**
+
+    An array of shape `(n, p)`.
+    """
+    n, p = v.shape
+
+    def own(block: tuple[Rows, Array]) -> Array:
+        rows, v = block
+        return matmul(kernel.gram(rows, None), v)
+
+    if n * n <= _WHOLE * tile * tile:
+        return jax.checkpoint(own)((x, v))
+    # What fills up the last block of rows is multiplied by 0, and its products are cut off.
+    rows, weights = in_blocks(x, tile), jnp.pad(v, ((0, -n % tile), (0, 0))).reshape(-1, tile, p)
+
+    # The blocks are looked up inside, so that the backward pass keeps the numbers i and j and not the blocks.
+    @jax.checkpoint
+    def pair(i: Array, j: Array) -> tuple[Array, Array]:
+        entries = kernel.gram(take(rows, i), take(rows, j))
+        # `v_iᵀ K_ij`, not `K_ijᵀ v_i`, for which XLA would transpose the tile.
+        return matmul(entries, weights[j]), matmul(weights[i].T, entries)
+
+    def add(sums: tuple[Array, Array], numbers: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        (below, above), (i, j) = sums, numbers
+        of_i, of_j = pair(i, j)
+        return (below.at[i].add(of_i), above.at[j].add(of_j)), None
+
+    on_diagonal = jax.lax.map(jax.checkpoint(own), (rows, weights))
+    start = (on_diagonal, jnp.zeros((len(on_diagonal), p, tile), v.dtype))
+    i, j = np.triu_indices(len(on_diagonal), 1)
+    below, above = jax.lax.scan(add, start, (jnp.asarray(i), jnp.asarray(j)))[0]
+    return (below + jnp.swapaxes(above, 1, 2)).reshape(-1, p)[:n]
 
 
 def tiled_product(

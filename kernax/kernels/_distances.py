@@ -104,8 +104,18 @@ def squared_distances(
     exact = x.shape[1] <= (_ROUGH_DIFFERENCES_UP_TO if rough or few else _DIFFERENCES_UP_TO)
     wide = jnp.asarray(False) if exact or lengthscale is None else _is_wide(*jax.lax.stop_gradient((a, b, w)))
     distances = _slope("c", {"w": w, "a": a, "b": b}, wide, own=z is None, exact=exact, width=w.shape[0])
-    # Rounding may go below 0. The derivative stays that of a smooth square, which that of `maximum` would not be.
-    return distances if exact else distances + jax.lax.stop_gradient(jnp.maximum(-distances, 0.0))
+    return distances if exact else _at_least_0(distances)
+
+
+@jax.custom_jvp
+def _at_least_0(distances: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """Rounding may go below 0. The derivative stays that of a smooth square, which that of `maximum` would not be."""
+    return jnp.where(distances < 0, 0.0, distances)
+
+
+@_at_least_0.defjvp
+def _at_least_0_jvp(primals, tangents):
+    return _at_least_0(*primals), tangents[0]
 
 
 def _power_of_two(value: Float[Array, " k"]) -> Float[Array, " k"]:
@@ -222,13 +232,17 @@ def _all_pairs(w: Array, a: Array, b: Array, *others: Array, wide: Array, exact:
     u, v = _about_the_mean(a, b)
     p, q = _about_the_mean(*others) if others else (u, v)
 
-    def products() -> Array:
-        return -matmul(w * u, q.T) - matmul(w * p, v.T) if others else matmul(-2.0 * w * u, v.T)
+    def by_products() -> tuple[Array, Array, Array]:
+        rest = -matmul(w * u, q.T) - matmul(w * p, v.T) if others else matmul(-2.0 * w * u, v.T)
+        return rest, jnp.sum(w * u * p, axis=1), jnp.sum(w * v * q, axis=1)
 
-    # A branch gives what remains beside the norms, so that n × m numbers are written once, as for a matrix product alone.
-    rest = jax.lax.cond(wide, lambda: _by_blocks_of_columns(w, a, b, *others), products)
-    norms_a, norms_b = jnp.sum(w * u * p, axis=1), jnp.sum(w * v * q, axis=1)
-    return jnp.where(wide, 0.0, norms_a)[:, None] + jnp.where(wide, 0.0, norms_b)[None, :] + rest
+    def by_differences() -> tuple[Array, Array, Array]:
+        return _by_blocks_of_columns(w, a, b, *others), jnp.zeros_like(a[:, 0]), jnp.zeros_like(b[:, 0])
+
+    # The norms are added after the branches, so that n × m numbers are written once, as for a matrix product alone. They
+    # come out of the branches, since a choice between them and 0 would be made again for each of the n × m numbers.
+    rest, norms_a, norms_b = jax.lax.cond(wide, by_differences, by_products)
+    return norms_a[:, None] + norms_b[None, :] + rest
 
 
 def _by_differences(w: Array, a: Array, b: Array, *others: Array) -> Float[Array, "n m"]:

@@ -11,7 +11,7 @@ from kernax.model import Conditioned, check_conditioned
 
 
 class LikelihoodTerms(NamedTuple):
-    """`log p(y) = fidelity + complexity + constant + correction`, summed over outputs."""
+    """`log p(y) = fidelity + complexity + constant + correction`, summed over outputs, and its standard error."""
 
     fidelity: Float[Array, ""]
     """`-½ (y-μ)ᵀ K̃⁻¹ (y-μ)`: 0 at best, where the data are what the mean expects."""
@@ -21,6 +21,11 @@ class LikelihoodTerms(NamedTuple):
     """`-(n/2) log 2π`."""
     correction: Float[Array, ""]
     """What an approximation (`kx.LowRank`) adds to make the sum a lower bound; 0 for exact solvers."""
+    standard_error: Float[Array, ""]
+    """The standard error of `complexity`, and so of the sum, if random probes estimate it (`kx.CG`); 0 if it is computed.
+
+    It is the spread of the probes alone. It does not cover the systematic error of solves that end at CG's `tolerance`, nor
+    the error of the gradient. It is infinite if there is only one probe."""
 
 
 def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
@@ -45,6 +50,8 @@ def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
         complexity=-0.5 * jnp.sum(jnp.broadcast_to(terms.logdet, (outputs,))),
         constant=-0.5 * math.log(2 * math.pi) * count,
         correction=terms.correction,
+        # Added up as they are: all outputs see the same probes.
+        standard_error=0.5 * jnp.sum(jnp.broadcast_to(jnp.asarray(terms.logdet_error, terms.quadratic.dtype), (outputs,))),
     )
 
 

@@ -6,38 +6,33 @@ determinant is known exactly, so that only the rest has to be estimated:
     log det A = log det P + E[zᵀ P^(-1/2) log(P^(-1/2) A P^(-1/2)) P^(-1/2) z].
 
 A run of conjugate gradients from z holds a Lanczos matrix, and with it the quadrature of that expression (stochastic
-Lanczos quadrature). The derivative is `E[(A⁻¹z)ᵀ δA (P⁻¹z)]`, again less that of P plus the exact one.
+Lanczos quadrature). The derivative is `E[(A⁻¹z)ᵀ δA (P⁻¹z)]`, again less that of P plus the exact one. Probes are scaled to
+`zᵀ P⁻¹ z = n`, which leaves both expectations as they are and takes the spread of the lengths out of them.
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Key
 
 from kernax._arrays import whole_number
-from kernax.grams import AbstractGram
+from kernax.grams import AbstractGram, MatrixGram
+from kernax.rows import Rows, map_rows, take
 from kernax.solvers import _derivatives as derivatives
-from kernax.solvers import _raw
+from kernax.solvers._conjugate_gradients import Run, conjugate_gradients, log_entries
 from kernax.solvers._low_rank import LowRank
+from kernax.solvers._pathwise import prior_draws
+from kernax.solvers._preconditioner import Preconditioner
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
 
-_QUADRATURE = 100
-"""Steps of each probe that enter the quadrature. It converges before the solve does, and its `eigh` has this static size."""
-
-
-class _Run(NamedTuple):
-    """How a run of conjugate gradients ended, and the numbers of which the Lanczos matrices are made."""
-
-    steps: Array
-    converged: Bool[Array, ""]
-    residual: Float[Array, ""]
-    """The largest `‖b - A x‖ / ‖b‖` of any column."""
-    lengths: Float[Array, "q p"]
-    ratios: Float[Array, "q p"]
+_STORED = 2**31
+"""Bytes up to which K is stored if the user does not say: 16,384 rows in float64, 23,170 in float32."""
+_VARIANCES = ("exact", "pathwise")
 
 
 class CGSystem(AbstractSystem):
@@ -45,18 +40,23 @@ class CGSystem(AbstractSystem):
 
     gram: AbstractGram
     noise: Float[Array, "*n"]
-    preconditioner: AbstractSystem
+    preconditioner: Preconditioner
+    matrix: Float[Array, "n n"] | None
+    """K as numbers, for the products of the iteration; `None` if it is multiplied tile by tile. Never differentiated."""
+    paths: Solution | None
+    """`A⁻¹ (f(X) + ε)` for the functions f from whose draws variances are estimated; `None` if every variance is a solve."""
     jitter: Float[Array, ""]
     result: Any
     tolerance: float = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     num_probes: int = eqx.field(static=True)
+    num_samples: int = eqx.field(static=True)
     seed: int = eqx.field(static=True)
 
     @property
     def _numbers_per_row(self):
         # The columns of a run: solution, residual, direction, product, and what the preconditioner makes of them.
-        return 8 * self.gram.n
+        return 8 * self.gram.n if self.paths is None else 2 * self.gram.n
 
     def _solve(self, columns):
         value, run = derivatives.solve(self.operator, self._run, columns)
@@ -67,66 +67,110 @@ class CGSystem(AbstractSystem):
 
     def _evidence(self, columns):
         # Right-hand sides and probes in one run: computing a tile of K costs more than multiplying by it.
-        number, probes = columns.shape[1], self._probes()
+        number, (probes, right) = columns.shape[1], self._probes()
         both, run = derivatives.solve(self.operator, self._run, jnp.concatenate([columns, probes], axis=1))
         solved, left = both[:, :number], both[:, number:]
-        own = self.preconditioner._solve(probes).value
-        right = jax.lax.stop_gradient(own)
-        entries = jax.vmap(_log_entry, in_axes=1)(run.lengths[:, number:], run.ratios[:, number:])
-        value = jnp.mean(jnp.sum(probes * right, axis=0) * entries)
-        rest = derivatives.probed_logdet(self.operator, jax.lax.stop_gradient(value), left, right)
-        # A control variate: for the preconditioner the same estimate is taken off, and the exact derivative put on.
-        rest = rest - derivatives.probed_logdet(self.preconditioner.operator, jnp.zeros_like(value), own, right)
+        estimates = jnp.sum(self.gram.mask) * log_entries(run.lengths[:, number:], run.ratios[:, number:])
+        # An indefinite matrix has no such logarithm. The status says so, and the objective of a fit must not be a number.
+        value = jax.lax.stop_gradient(jnp.where(run.definite, jnp.mean(estimates), jnp.nan))
+        rest = derivatives.probed_logdet(self.operator, value, left, right)
+        logdet = rest + self.preconditioner.logdet_beside(self.preconditioner.solve(probes), right)
+        # A spread of the estimates cannot be seen in one of them.
+        spread = jnp.std(estimates, ddof=1) if self.num_probes > 1 else jnp.asarray(jnp.inf, columns.dtype)
+        error = jax.lax.stop_gradient(spread) / self.num_probes**0.5
         quadratic = derivatives.quadratic(self.operator, columns, solved)
-        nothing = jnp.zeros((), columns.dtype)
-        return Evidence(quadratic, self.preconditioner._logdet() + rest, nothing, self._ended(run))
+        return Evidence(quadratic, logdet, jnp.zeros((), columns.dtype), self._ended(run), error)
 
-    def _probes(self) -> Float[Array, "n s"]:
-        key = jax.random.key(self.seed)
-        drawn = self.preconditioner.draw(key, self.num_probes)
-        if drawn is None:
-            raise TypeError(
-                f"the likelihood by CG needs a preconditioner that draws from N(0, P), and a "
-                f"{type(self.preconditioner).__name__} does not: use kx.CG(preconditioner=kx.LowRank())."
-            )
-        return jax.lax.stop_gradient(self._columns(drawn))
+    def _variance(self, x):
+        if self.paths is None:
+            return super()._variance(x)
+        draws = self._deviations(x, self._key_of_paths, self.num_samples, self.paths.value)
+        return self.paths._replace(value=jnp.mean(draws**2, axis=1))
 
-    def _run(self, columns: Float[Array, "n p"]) -> tuple[Array, _Run]:
-        return _conjugate_gradients(self.operator, self.preconditioner, columns, self.tolerance, self.max_steps)
+    def posterior_draws(self, x, key, number):
+        if self.paths is None:
+            return None
+        paths = self._solved_paths(key, number)
+        draws = map_rows(lambda rows: self._deviations(rows, key, number, paths.value), x, self._numbers_per_row)
+        return self._or_nan(draws)
 
-    def _ended(self, run: _Run) -> Any:
-        return Result.where(run.converged, self.result, Result.max_steps_reached)
+    def _deviations(self, x: Rows, key: Key[Array, ""], number: int, weights: Float[Array, "n s"]) -> Float[Array, "m s"]:
+        """Draws of the posterior less its mean at new rows. See `_pathwise.py`."""
+        prior = prior_draws(self.gram.kernel, self.gram.x, key, number)
+        return prior(x) - self.gram.cross_mv(x, weights)
+
+    def _solved_paths(self, key: Key[Array, ""], number: int) -> Solution:
+        """`A⁻¹ (f(X) + ε)` for functions f drawn from the prior."""
+        values = prior_draws(self.gram.kernel, self.gram.x, key, number)(take(self.gram.x))
+        noise = jax.random.normal(jax.random.fold_in(key, 1), values.shape, values.dtype)
+        return self._solve(self._columns(values + jnp.sqrt(self.shift)[:, None] * noise))
+
+    @property
+    def _key_of_paths(self) -> Key[Array, ""]:
+        return jax.random.fold_in(jax.random.key(self.seed), 1)
+
+    def _probes(self) -> tuple[Float[Array, "n s"], Float[Array, "n s"]]:
+        """Probes z with `zᵀ P⁻¹ z = n`, and `P⁻¹ z`."""
+        drawn = self._columns(self.preconditioner.draw(jax.random.key(self.seed), self.num_probes))
+        seen = self.preconditioner.solve(drawn)
+        square = jnp.sum(drawn * seen, axis=0)
+        scale = jnp.sqrt(jnp.sum(self.gram.mask) / jnp.where(square > 0, square, 1.0))
+        return jax.lax.stop_gradient((scale * drawn, scale * seen))
+
+    def _run(self, columns: Float[Array, "n p"]) -> tuple[Array, Run]:
+        gram = self.gram if self.matrix is None else MatrixGram(None, None, self.gram.mask, self.matrix)
+        operator = derivatives.Shifted(gram, self.shift)
+        return conjugate_gradients(operator, self.preconditioner.solve, columns, self.tolerance, self.max_steps)
+
+    def _ended(self, run: Run) -> Any:
+        fine = Result.where(self.preconditioner.works, Result.successful, Result.preconditioner_failed)
+        result = Result.where(run.converged, fine, Result.max_steps_reached)
+        result = Result.where(run.definite, result, Result.not_positive_definite)
+        return Result.where(jnp.isfinite(run.residual), result, Result.nonfinite)
 
 
 class CG(AbstractSolver):
-    """Preconditioned conjugate gradients: products with K only, tile by tile, in O(n) memory beside the preconditioner.
+    """Preconditioned conjugate gradients: products with K only, in O(n) memory beside the preconditioner and what is stored.
 
-    Solutions are exact to `tolerance`. The log determinant of the likelihood, and its derivative, are estimated by random
-    probes. The seed is fixed, so the same numbers come at every call, and a fit sees one smooth function.
+    Solutions are exact to `tolerance`; `c.solution.steps` and `c.solution.residual` say how they were reached. The log
+    determinant of the likelihood, and its derivative, are estimated by random probes. The seed is fixed, so the same numbers
+    come at every call, and a fit sees one smooth function. `kx.selection.likelihood_terms(c).standard_error` is the standard
+    error of the likelihood that is due to the probes.
 
     If the steps do not suffice, the status is `max_steps_reached`, and the last iterate is kept, which is the closest one
     to the solution in the norm of A. The remedies are a larger `max_steps`, a preconditioner of higher rank, or more noise.
-    Every variance at new rows is a solve of its own.
+    If the preconditioner cannot be prepared, the diagonal of A takes its place, and the status is `preconditioner_failed`:
+    the answers hold, but take more steps.
 
     **Arguments:**
 
-    - `preconditioner`: a solver for an easier system that is close to this one; `kx.LowRank(200)` if not given.
+    - `preconditioner`: a solver for an easier system that is close to this one; `kx.LowRank(500)` if not given.
     - `tolerance`: the residual `‖b - A x‖ / ‖b‖` at which a solve ends; 1e-8 in float64 and 1e-5 in float32 if not given.
       For a likelihood in the course of a fit, 1e-2 is often enough.
     - `max_steps`: the most products with K in one solve.
     - `num_probes`: the number of random probes for the log determinant. Its error falls with the root of it.
-    - `seed`: the seed of the probes.
-    - `tile`: rows and columns of a tile of K; 1024 if not given.
-    - `mesh`: a `jax.sharding.Mesh` with one axis, over whose devices the rows are spread.
+    - `seed`: the seed of probes and samples.
+    - `stored`: whether K is evaluated once and kept, which is faster than computing its tiles at every step. If not given,
+      it is if it takes no more than 2 GiB. It is never differentiated: gradients go tile by tile.
+    - `tile`: rows and columns of a tile of K; 512 if not given.
+    - `mesh`: a `jax.sharding.Mesh` with one axis, over whose devices the rows are spread. K is not stored then.
+    - `variance`: how variances at new rows are computed. `"exact"`: a solve for every row. `"pathwise"`: from `num_samples`
+      functions drawn from the posterior, which takes as many solves at conditioning and none later; `kx.sample` then also
+      draws without an m × m matrix. It is for sums of stationary kernels and kernels with features.
+    - `num_samples`: the number of functions for pathwise variances. The relative standard error of a variance is about
+      `√(2 / num_samples)`: 0.18 for 64, which is 0.09 for the standard deviation.
     """
 
-    preconditioner: AbstractSolver = eqx.field(default_factory=LowRank)
+    preconditioner: AbstractSolver = eqx.field(default_factory=lambda: LowRank(500))
     tolerance: float | None = eqx.field(static=True, default=None)
     max_steps: int = eqx.field(static=True, default=500, converter=lambda steps: whole_number(steps, "CG.max_steps"))
     num_probes: int = eqx.field(static=True, default=16, converter=lambda number: whole_number(number, "CG.num_probes"))
     seed: int = eqx.field(static=True, default=0)
+    stored: bool | None = eqx.field(static=True, default=None)
     tile: int | None = eqx.field(static=True, default=None)
     mesh: Mesh | None = eqx.field(static=True, default=None)
+    variance: str = eqx.field(static=True, default="exact")
+    num_samples: int = eqx.field(static=True, default=64, converter=lambda number: whole_number(number, "CG.num_samples"))
 
     def __check_init__(self):
         if not isinstance(self.preconditioner, AbstractSolver):
@@ -137,6 +181,10 @@ class CG(AbstractSolver):
             whole_number(self.tile, "CG.tile")
         if self.mesh is not None and len(self.mesh.axis_names) != 1:
             raise ValueError(f"CG.mesh must have one axis, got {self.mesh.axis_names}: rows are spread over one.")
+        if self.stored and self.mesh is not None:
+            raise ValueError("CG(stored=True) keeps K on one device: leave out mesh=, or write stored=False.")
+        if self.variance not in _VARIANCES:
+            raise ValueError(f"CG.variance must be one of {', '.join(map(repr, _VARIANCES))}, got {self.variance!r}.")
 
     def settled(self, gram, part=None):
         del part
@@ -146,73 +194,33 @@ class CG(AbstractSolver):
         gram = gram.tiled(self.tile, self.mesh)
         easy = self.preconditioner.prepare(gram, noise)
         # Jitter of the preconditioner is not on A: it only makes the preconditioner a slightly different one.
-        result = Result.where(is_usable(easy.result), Result.successful, easy.result)
+        works = is_usable(easy.result)
+        hopeless = (easy.result == Result.nonfinite) | (easy.result == Result.empty)
+        shift = jnp.where(gram.mask, noise, 1.0)
+        diagonal = jax.lax.stop_gradient(gram.diagonal() + shift)
+        diagonal = jnp.where(diagonal > 0, diagonal, 1.0)
         tolerance = self.tolerance
         if tolerance is None:
             tolerance = 1e-8 if jnp.finfo(noise.dtype).eps < 1e-10 else 1e-5
-        return CGSystem(
+        system = CGSystem(
             gram=gram,
             noise=noise,
-            preconditioner=easy,
+            preconditioner=Preconditioner(easy, works, diagonal),
+            matrix=jax.lax.stop_gradient(gram.dense()) if self._stores(gram, noise.dtype) else None,
+            paths=None,
             jitter=jnp.zeros((), noise.dtype),
-            result=result,
+            result=Result.where(hopeless, easy.result, Result.successful),
             tolerance=tolerance,
             max_steps=self.max_steps,
             num_probes=self.num_probes,
+            num_samples=self.num_samples,
             seed=self.seed,
         )
+        if self.variance == "exact":
+            return system
+        return dataclasses.replace(system, paths=system._solved_paths(system._key_of_paths, self.num_samples))
 
-
-@eqx.filter_jit
-def _conjugate_gradients(
-    operator: derivatives.Shifted,
-    preconditioner: AbstractSystem,
-    columns: Float[Array, "n p"],
-    tolerance: float,
-    max_steps: int,
-) -> tuple[Float[Array, "n p"], _Run]:
-    """All columns at once, each with its own step lengths."""
-    size = jnp.maximum(jnp.linalg.norm(columns, axis=0), jnp.finfo(columns.dtype).tiny)
-    kept = min(max_steps, _QUADRATURE)
-
-    def residual(r: Array) -> Array:
-        return jnp.linalg.norm(r, axis=0) / size
-
-    def goes_on(state: tuple[Array, ...]) -> Array:
-        return (state[-1] < max_steps) & jnp.any(residual(state[1]) > tolerance)
-
-    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        x, r, direction, square, lengths, ratios, number = state
-        product = operator.mv(direction)
-        curvature = jnp.sum(direction * product, axis=0)
-        # A column that is done goes a little further while others need it, and then rests: its numbers would be rounding.
-        live = (residual(r) > 0.01 * tolerance) & (curvature > 0)
-        length = jnp.where(live, square / jnp.where(live, curvature, 1.0), 0.0)
-        x, r = x + length * direction, r - length * product
-        seen = preconditioner._solve(r).value
-        new_square = jnp.where(live, jnp.sum(r * seen, axis=0), square)
-        ratio = jnp.where(live & (square > 0), new_square / jnp.where(square > 0, square, 1.0), 0.0)
-        # Past the end of the arrays, nothing is written.
-        lengths, ratios = lengths.at[number].set(length, mode="drop"), ratios.at[number].set(ratio, mode="drop")
-        return x, r, seen + ratio * direction, new_square, lengths, ratios, number + 1
-
-    first, empty = preconditioner._solve(columns).value, jnp.zeros((kept, columns.shape[1]), columns.dtype)
-    start = (jnp.zeros_like(columns), columns, first, jnp.sum(columns * first, axis=0), empty, empty, jnp.asarray(0))
-    x, r, _, _, lengths, ratios, steps = jax.lax.while_loop(goes_on, step, start)
-    # The iteration's own residual forgets its rounding errors, so what is reported is computed anew.
-    left = residual(columns - operator.mv(x))
-    return x, _Run(steps, jnp.all(residual(r) <= tolerance), jnp.max(left), lengths, ratios)
-
-
-def _log_entry(lengths: Float[Array, " q"], ratios: Float[Array, " q"]) -> Float[Array, ""]:
-    """`e₁ᵀ log(T) e₁` for the Lanczos matrix T of one column of a run."""
-    on = lengths > 0
-    safe = jnp.where(on, lengths, 1.0)
-    places = jnp.arange(lengths.shape[0])
-    before = jnp.where(places > 0, jnp.roll(jnp.where(on, ratios, 0.0) / safe, 1), 0.0)
-    # Steps that were not made are cut off from the others, and have the logarithm 0.
-    beside = jnp.where(jnp.roll(on, -1) & (places < lengths.shape[0] - 1), jnp.sqrt(jnp.maximum(ratios, 0.0)) / safe, 0.0)
-    upper = jnp.where(places[:, None] + 1 == places[None, :], beside[:, None], 0.0)
-    matrix = jnp.where(places[:, None] == places[None, :], jnp.where(on, 1.0 / safe + before, 1.0), upper + upper.T)
-    vectors, values = _raw.eigh(matrix)
-    return jnp.sum(vectors[0] ** 2 * jnp.log(jnp.maximum(values, jnp.finfo(values.dtype).tiny)))
+    def _stores(self, gram: AbstractGram, dtype: Any) -> bool:
+        if self.stored is not None or not gram.is_tiled or self.mesh is not None:
+            return bool(self.stored) and gram.is_tiled
+        return gram.n**2 * jnp.dtype(dtype).itemsize <= _STORED

@@ -62,7 +62,8 @@ class PerOutput(AbstractSystem):
         group, width = self.gaps.group, self.gaps.members.shape[1]
         # A group's correction is that of `width` columns, some of which only fill it up.
         correction = jnp.sum(parts.correction[group]) / width
-        return Evidence(self.gaps.joined(parts.quadratic), parts.logdet[group], correction, worst(parts.result))
+        quadratic, error = self.gaps.joined(parts.quadratic), jnp.asarray(parts.logdet_error)[group]
+        return Evidence(quadratic, parts.logdet[group], correction, worst(parts.result), error)
 
     def _mean(self, x, solution):
         return self.gaps.joined(self._each(lambda system, part: system.mean(x, part), solution.kept))

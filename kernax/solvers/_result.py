@@ -47,7 +47,8 @@ class Result(eqx.Enumeration):
     )
     max_steps_reached = _Message(
         "The computation reached the maximum number of steps before it converged.",
-        "Raise max_steps.",
+        "Raise max_steps. With kx.CG, a preconditioner of higher rank (kx.CG(kx.LowRank(2000))), a larger tolerance or a "
+        "larger noise also help.",
     )
     stalled = _Message(
         "The value no longer improves, although the gradient is not small.",
@@ -107,6 +108,11 @@ class Result(eqx.Enumeration):
     unknown_labels = _Message(
         "A classifier needs the labels -1 and +1, and the targets contain others.",
         "Convert the labels with np.where(…, 1.0, -1.0).",
+    )
+    preconditioner_failed = _Message(
+        "The preconditioner of CG is not positive definite, so the diagonal of the matrix took its place. The answers hold, "
+        "but they took more steps.",
+        "Check that the kernel is positive semi-definite, or give CG another preconditioner.",
     )
 
 

@@ -7,6 +7,7 @@ in blocks of bounded memory. A strategy writes `_solve` and `_logdet`, and repla
 """
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,6 +51,8 @@ class Evidence(NamedTuple):
     """What an approximation adds to the log density to make it a bound: the same for every column, summed over them.
     0 for exact Systems."""
     result: Any
+    logdet_error: Any = 0.0
+    """The standard error of `logdet` where it is estimated by random probes, in its shape; 0 where it is computed."""
 
 
 class AbstractSystem(eqx.Module):
@@ -135,6 +138,11 @@ class AbstractSystem(eqx.Module):
         del key, number
         return None
 
+    def posterior_draws(self, x: Rows, key: Key[Array, ""], number: int) -> Float[Array, "m s"] | None:
+        """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance."""
+        del x, key, number
+        return None
+
     def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
         """Weights `(alpha, beta)` with which the mean is `k(x, X) alpha + trend(x) beta`; beta is `None` without a trend.
 
@@ -183,7 +191,7 @@ class AbstractSystem(eqx.Module):
         """The terms of `log N(b; 0, A)`, for one right-hand side or for every column."""
         terms = self._evidence(self._columns(b))
         quadratic, logdet, correction = (self._or_nan(term) for term in terms[:3])
-        return Evidence(quadratic, logdet, correction, worse(self.result, terms.result))
+        return Evidence(quadratic, logdet, correction, worse(self.result, terms.result), terms.logdet_error)
 
     def mean(self, x: Rows, solution: Solution) -> Float[Array, "m *p"]:
         """`k(x, X) A⁻¹ b` at new rows, from the solution for b."""
@@ -302,7 +310,8 @@ class AbstractSolver(eqx.Module):
 
 def is_usable(result: Any) -> Bool[Array, "..."]:
     """Whether there are numbers behind a result: exact ones, those of a jittered matrix, or an unfinished iteration's."""
-    return (result == Result.successful) | (result == Result.singular) | (result == Result.max_steps_reached)
+    usable = (Result.singular, Result.max_steps_reached, Result.preconditioner_failed)
+    return functools.reduce(lambda known, other: known | (result == other), usable, result == Result.successful)
 
 
 def worse(first: Any, second: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The marginal likelihood, its terms and their derivatives (F32–F34)."""
+"""The marginal likelihood, its terms and their derivatives (F32–F35)."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import kernax as kx
+from kernax.solvers import _raw
 
 from ._oracles import (
     LENGTHSCALE,
@@ -119,3 +120,56 @@ def test_f34_derivative_of_the_determinant():
     assert_close(logarithm_slope, differences[0], 1e-8)
     differences = finite_differences(lambda t: np.linalg.det(K + t[0] * DIRECTION), [0.0])
     assert_close(determinant_slope, differences[0], 1e-8)
+
+
+def test_f35_value_and_gradient_come_from_one_factorisation(monkeypatch):
+    """Counted as they run: one Cholesky factorisation, and no other, for the value and ten derivatives."""
+    counted = []
+    factorise = _raw.cholesky
+
+    def counting(matrix, added):
+        jax.debug.callback(lambda: counted.append(matrix.shape[0]))
+        return factorise(matrix, added)
+
+    monkeypatch.setattr(_raw, "cholesky", counting)
+    # Of a size and a kernel that no other test has compiled.
+    x = np.random.default_rng(35).normal(size=(17, 8))
+    model = kx.Model(1.1 * kx.Matern52(np.full(8, 1.5)), noise=0.2)
+    data = kx.Data(x, np.sin(x[:, 0]))
+    _, gradient = jax.value_and_grad(lambda model: kx.log_marginal_likelihood(kx.condition(model, data)))(model)
+    jax.effects_barrier()
+    assert sum(np.size(leaf) for leaf in jax.tree.leaves(gradient)) == 10
+    assert counted == [17]
+
+
+def of_seed(theta, seed, probes):
+    lengthscale, variance, noise = theta
+    model = kx.Model(variance * kx.RBF(lengthscale), noise=noise)
+    solver = kx.CG(kx.LowRank(2), num_probes=probes, tolerance=1e-10, seed=seed)
+    return -2 * kx.selection.likelihood_terms(kx.condition(model, kx.Data(X, Y), solver)).complexity
+
+
+def test_f35_lanczos_against_the_exact_determinant():
+    """The quadrature is exact once the run is as long as the matrix is large, so only the probes' spread is left."""
+    lengthscale, variance, noise = THETA
+    model = kx.Model(variance * kx.RBF(lengthscale), noise=noise)
+    exact = np.linalg.slogdet(system())[1]
+    for rank, probes in ((2, 1000), (10, 2)):
+        c = kx.condition(model, kx.Data(X, Y), kx.CG(kx.LowRank(rank), num_probes=probes))
+        terms = kx.selection.likelihood_terms(c)
+        error = abs(-2 * float(terms.complexity) - exact)
+        # With all rows as inducing rows, the preconditioner is the matrix itself, and nothing is left to estimate.
+        assert error < (4 * 2 * float(terms.standard_error) if rank == 2 else 1e-9)
+        assert (float(terms.standard_error) > 1e-3) == (rank == 2)
+
+
+def test_f35_the_stochastic_trace_is_unbiased():
+    """The gradient, averaged over many seeds of few probes, is `tr(K̃⁻¹ δK̃)` within its standard error."""
+    theta = jnp.asarray(THETA)
+    estimates = np.array([jax.jit(jax.grad(lambda t, s=seed: of_seed(t, s, 300)))(theta) for seed in range(6)])
+    inverse = np.linalg.inv(system())
+    exact = np.array([np.trace(inverse @ slope) for slope in np.moveaxis(system_slopes(), -1, 0)])
+    error = np.std(estimates, axis=0, ddof=1) / np.sqrt(len(estimates))
+    assert np.all(np.abs(np.mean(estimates, axis=0) - exact) < 5 * error)
+    # The errors are small enough for a wrong trace to show.
+    assert np.all(error < 0.05 * np.abs(exact))
