@@ -380,3 +380,17 @@ def test_rows_spread_over_eight_devices_give_the_same_numbers():
     assert done.returncode == 0, done.stderr
     for theirs, ours in zip(json.loads(done.stdout.splitlines()[-1]), numbers(None), strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-7, atol=1e-9)
+
+
+def test_local_variances_are_those_of_the_nearest_rows():
+    """With all rows as neighbours they are exact, and with few they are larger; the mean does not change."""
+    model, data = kx.Model(KERNEL, noise=0.1), kx.Data(X, Y)
+    mean, exact, _ = dense(KERNEL, 0.1, X, Y, NEW)
+    scaled = (X[None] - NEW[:, None]) / np.array([0.7, 1.1])
+    for number in (24, 6):
+        prediction = kx.predict(kx.condition(model, data, kx.CG(variance="local", neighbours=number)), NEW)
+        near = np.argsort(np.sum(scaled**2, axis=2), axis=1)[:, :number]
+        local = [dense(KERNEL, 0.1, X[rows], Y[rows], new[None])[1][0] for rows, new in zip(near, NEW, strict=True)]
+        np.testing.assert_allclose(prediction.variance, local, rtol=1e-9)
+        np.testing.assert_allclose(prediction.mean, mean, rtol=1e-6, atol=1e-8)
+    assert np.all(prediction.variance > exact - 1e-12)

@@ -1,6 +1,5 @@
 """Vecchia's approximation as a solver: each row is conditioned on a few earlier ones, so the inverse has a sparse factor."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -11,24 +10,25 @@ from jaxtyping import Array, Float, Int
 
 from kernax._arrays import matmul, whole_number
 from kernax.grams import AbstractGram
-from kernax.kernels import AbstractKernel
-from kernax.rows import Rows, as_rows, map_rows, num_rows, take
+from kernax.rows import map_rows, take
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._cholesky import RawCholesky
-from kernax.solvers._conditionals import Conditionals, Entries, Health, evidence, factor, factored
+from kernax.solvers._conditionals import Conditionals, Entries, Health, evidence, factor
+from kernax.solvers._local import (
+    Coordinates,
+    coordinates,
+    dissimilarity,
+    known_rows,
+    predicted,
+    rows_near_any,
+    with_nearest,
+)
 from kernax.solvers._neighbours import closest_of, coarse_to_fine, compact_order, nearest, nearest_by
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution
 
 _JOINT = 1024
 """The most rows from which covariances between new rows are predicted."""
-
-
-class Near(eqx.Module):
-    """New rows, and the numbers of the rows nearest to each; -1 stands for no row."""
-
-    rows: Rows
-    numbers: Int[Array, "k m"]
 
 
 class VecchiaSystem(AbstractSystem):
@@ -74,25 +74,26 @@ class VecchiaSystem(AbstractSystem):
         return Evidence(quadratic, logdet, jnp.zeros_like(logdet), self._ended(health))
 
     def _located(self, x):
-        number = min(self.solver.prediction_neighbours, self.gram.n)
-        return Near(x, self.solver.nearest_rows(self.gram, x, number))
+        return with_nearest(self.gram, x, self.solver.prediction_neighbours, self.solver.coordinates)
 
     def _mean(self, x, solution):
-        return map_rows(lambda block: self._predicted(block, solution.kept)[0], x, self._numbers_per_row)
+        return map_rows(lambda block: predicted(self.gram, self.noise, block, solution.kept)[0], x, self._numbers_per_row)
 
     def _variance(self, x):
         nothing = jnp.zeros((self.gram.n, 0), self.noise.dtype)
-        return Solution(self._predicted(x, nothing)[1], self.result)
+        return Solution(predicted(self.gram, self.noise, x, nothing)[1], self.result)
 
     def _mean_and_variance(self, x, solution):
-        mean, variance = map_rows(lambda block: self._predicted(block, solution.kept), x, self._numbers_per_row)
+        mean, variance = map_rows(
+            lambda block: predicted(self.gram, self.noise, block, solution.kept), x, self._numbers_per_row
+        )
         return mean, Solution(self._or_nan(variance), self.result)
 
     def _covariance(self, x, z):
         # One set of rows for all: those that are nearest to any of the new ones.
         new = x if z is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), x, z)
-        places = self.solver.rows_near_any(self.gram, new, min(self.gram.n, _JOINT))
-        matrix, upper, known = self._known_rows(places[None])
+        places = rows_near_any(self.gram, new, _JOINT, self.solver.coordinates)
+        matrix, upper, known = known_rows(self.gram, self.noise, places[None])
         cross = jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, x), 0.0)
         other = cross if z is None else jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, z), 0.0)
         solved = derivatives.solve_matrix(matrix[0], RawCholesky(upper[0]), other)
@@ -144,27 +145,6 @@ class VecchiaSystem(AbstractSystem):
         places = jnp.where(self.plan.places >= 0, self.plan.places, self.gram.n)
         return jnp.zeros((self.gram.n, values.shape[2]), values.dtype).at[places].add(values, mode="drop")
 
-    def _known_rows(self, places: Int[Array, "k m"]) -> tuple[Float[Array, "k m m"], Float[Array, "k m m"], Rows]:
-        """The matrices A of several sets of rows, their upper factors, and the rows of the sets, one after another."""
-        entries = Entries(self.gram.kernel, take(self.gram.x), self.noise, jnp.zeros((self.gram.n, 0), self.noise.dtype))
-        matrices, uppers, _ = factored(entries.of(places)[0], places >= 0)
-        return matrices, uppers, take(self.gram.x, jnp.maximum(places, 0).reshape(-1))
-
-    def _predicted(self, x: Near, columns: Float[Array, "n p"]) -> tuple[Float[Array, "k p"], Float[Array, " k"]]:
-        """Mean and variance of each new row, given its neighbours."""
-        places = x.numbers
-        matrices, uppers, known = self._known_rows(places)
-        sets = jax.tree.map(lambda leaf: leaf.reshape(*places.shape, *leaf.shape[1:]), known)
-        rows = jax.tree.map(lambda leaf: leaf[:, None], x.rows)
-        cross = jnp.where(places >= 0, jax.vmap(self.gram.kernel.gram)(sets, rows)[:, :, 0], 0.0)
-
-        def weights(matrix: Array, upper: Array, cross: Array) -> Array:
-            return derivatives.solve_matrix(matrix, RawCholesky(upper), cross)
-
-        weight = jax.vmap(weights)(matrices, uppers, cross)
-        mean = jnp.sum(weight[:, :, None] * jnp.where((places >= 0)[:, :, None], columns[places], 0.0), axis=1)
-        return mean, self.gram.kernel.diag(x.rows) - jnp.sum(cross * weight, axis=1)
-
 
 class Vecchia(AbstractSolver):
     """Each row is conditioned on a few earlier rows close to it: O(n m³) time and O(n m) memory for m neighbours.
@@ -199,7 +179,7 @@ class Vecchia(AbstractSolver):
     prediction_neighbours: int = eqx.field(
         static=True, default=128, converter=lambda m: whole_number(m, "Vecchia.prediction_neighbours")
     )
-    coordinates: Callable[[Any], Any] | None = eqx.field(static=True, default=None)
+    coordinates: Coordinates = eqx.field(static=True, default=None)
     seed: int = eqx.field(static=True, default=0)
     mesh: Mesh | None = eqx.field(static=True, default=None)
     plan: Conditionals | None = None
@@ -263,7 +243,7 @@ class Vecchia(AbstractSolver):
         n, key = gram.n, jax.random.key(self.seed)
         if block == 1 and self.ordering == "random":
             return jax.random.permutation(key, n)
-        points = self._coordinates(gram.kernel, take(gram.x))
+        points = coordinates(gram.kernel, take(gram.x), self.coordinates)
         if points is None:
             raise TypeError(
                 f"Vecchia(block={self.block}, ordering={self.ordering!r}) needs coordinates of the rows, which "
@@ -282,11 +262,11 @@ class Vecchia(AbstractSolver):
         if number == 0:
             return jnp.zeros((rows.shape[0], 0), jnp.int32)
         every = take(gram.x, order)
-        points = self._coordinates(gram.kernel, every)
+        points = coordinates(gram.kernel, every, self.coordinates)
         if points is None:
             firsts = take(gram.x, rows[:, 0])
-            return nearest_by(lambda some: _dissimilarity(gram.kernel, some, every), live, firsts, before, number)
-        members = self._coordinates(gram.kernel, take(gram.x, jnp.maximum(rows, 0).reshape(-1)))
+            return nearest_by(lambda some: dissimilarity(gram.kernel, some, every), live, firsts, before, number)
+        members = coordinates(gram.kernel, take(gram.x, jnp.maximum(rows, 0).reshape(-1)), self.coordinates)
         assert members is not None
         blocks, size = rows.shape
         # Rows near one member are often near others, too: three times the share of each leaves enough. If most rows are
@@ -296,33 +276,3 @@ class Vecchia(AbstractSolver):
         before = jnp.where(counts, before[:, None], 0).reshape(-1)
         found = nearest(points, live, members, before, each).reshape(blocks, -1)
         return found if size == 1 else closest_of(points, members.reshape(blocks, size, -1), found, number)
-
-    def nearest_rows(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, "m k"]:
-        """The numbers of the rows that are nearest to each new row; -1 where there are fewer rows that count."""
-        known, before = take(gram.x), jnp.full(num_rows(x), gram.n)
-        points, new = self._coordinates(gram.kernel, known), self._coordinates(gram.kernel, x)
-        if points is None or new is None:
-            return nearest_by(lambda some: _dissimilarity(gram.kernel, some, known), gram.mask, x, before, number)
-        return nearest(points, gram.mask, new, before, number)
-
-    def rows_near_any(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, " k"]:
-        """The numbers of the rows that are nearest to any of the new rows; -1 where there are fewer rows that count."""
-        known, m = take(gram.x), num_rows(x)
-        points, new = self._coordinates(gram.kernel, known), self._coordinates(gram.kernel, x)
-        if points is None or new is None:
-            far = map_rows(lambda some: jnp.min(_dissimilarity(gram.kernel, some, x), axis=1), known, m)
-        else:
-            closest = nearest(new, jnp.ones(m, bool), points, jnp.full(gram.n, m), 1)[:, 0]
-            far = jnp.sum((points - new[closest]) ** 2, axis=1)
-        found, places = jax.lax.top_k(-jnp.where(gram.mask, jax.lax.stop_gradient(far), jnp.inf), number)
-        return jnp.where(jnp.isfinite(found), places, -1)
-
-    def _coordinates(self, kernel: AbstractKernel, x: Rows) -> Float[Array, "n q"] | None:
-        found = kernel.coordinates(x) if self.coordinates is None else as_rows(self.coordinates(x), "coordinates")
-        return None if found is None else jax.lax.stop_gradient(found)
-
-
-def _dissimilarity(kernel: AbstractKernel, x: Rows, z: Rows) -> Float[Array, "n m"]:
-    """One less the squared correlation of each pair of rows."""
-    size = kernel.diag(x)[:, None] * kernel.diag(z)[None, :]
-    return 1.0 - kernel.gram(x, z) ** 2 / jnp.where(size > 0, size, 1.0)
