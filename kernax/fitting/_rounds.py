@@ -19,7 +19,7 @@ from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver
 
 _PART = 8192
-"""Rows of the part that early rounds use. Data of less than twice as many rows is used whole."""
+"""Rows of the part that early rounds use. Data of less than a quarter more is used whole."""
 
 _EARLY_STEPS = 40
 """The most evaluations of an early round."""
@@ -48,7 +48,7 @@ def run_rounds(
 
     The lanes of the last round, its problem, and the lanes of every round before.
     """
-    part = _PART if objective is negative_log_marginal_likelihood and data.n > 2 * _PART else None
+    part = _PART if objective is negative_log_marginal_likelihood and data.n > 1.25 * _PART else None
     early = dataclasses.replace(
         rules,
         max_steps=min(rules.max_steps, _EARLY_STEPS),
