@@ -261,6 +261,11 @@ class AbstractSolver(eqx.Module):
         """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""
         del x, mask
 
+    @property
+    def solves(self) -> bool:
+        """Whether Systems solve for right-hand sides; false if they only estimate the likelihood, and predict."""
+        return True
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
 

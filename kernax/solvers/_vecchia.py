@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 from kernax._arrays import matmul, whole_number
 from kernax.grams import AbstractGram
 from kernax.kernels import AbstractKernel
-from kernax.rows import Rows, as_rows, map_rows, num_rows, take
+from kernax.rows import Rows, as_rows, is_on_disk, map_rows, num_rows, rows_at_once, take
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._cholesky import RawCholesky
 from kernax.solvers._conditionals import Conditionals, Entries, Health, evidence, factor, factored
-from kernax.solvers._neighbours import coarse_to_fine, compact_order, nearest, nearest_by
+from kernax.solvers._neighbours import coarse_to_fine, compact_order, nearest, nearest_by, nearest_in_blocks
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution
 
@@ -58,7 +58,15 @@ class VecchiaSystem(AbstractSystem):
         """0: jitter is added to single blocks only. `Solution.jitter` is the largest of them."""
         return jnp.zeros((), self.noise.dtype)
 
+    @property
+    def _is_part(self) -> bool:
+        """Whether the conditionals are those of a part of the rows."""
+        return self.plan.rows.size < self.gram.n
+
     def _solve(self, columns):
+        if self._is_part:
+            value = jnp.full_like(columns, jnp.nan)
+            return Solution(value, self._ended(self.health), kept=columns, jitter=self.health.jitter)
         seen = matmul(jnp.swapaxes(self.root, 1, 2), self._of_blocks(columns))
         value = self._added_up(matmul(self.root, seen))
         value = jnp.where(self.health.ok, value, jnp.nan)
@@ -68,7 +76,7 @@ class VecchiaSystem(AbstractSystem):
         return jnp.where(self.health.ok, self.plan.weight * self.log_determinant, jnp.nan)
 
     def _evidence(self, columns):
-        entries = Entries(self.gram.kernel, take(self.gram.x), self.noise, columns)
+        entries = Entries(self.gram.kernel, self.gram.x, self.noise, columns)
         quadratic, logdet, health = evidence(entries, self.plan, self.solver.mesh)
         quadratic, logdet = (jnp.where(health.ok, term, jnp.nan) for term in (quadratic, logdet))
         return Evidence(quadratic, logdet, jnp.zeros_like(logdet), self._ended(health))
@@ -92,7 +100,8 @@ class VecchiaSystem(AbstractSystem):
         # One set of rows for all: those that are nearest to any of the new ones.
         new = x if z is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), x, z)
         places = self.solver.rows_near_any(self.gram, new, min(self.gram.n, _JOINT))
-        matrix, upper, known = self._known_rows(places[None])
+        matrix, upper, sets = self._known_rows(places[None])
+        known = jax.tree.map(lambda leaf: leaf[0], sets)
         cross = jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, x), 0.0)
         other = cross if z is None else jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, z), 0.0)
         solved = derivatives.solve_matrix(matrix[0], RawCholesky(upper[0]), other)
@@ -103,12 +112,17 @@ class VecchiaSystem(AbstractSystem):
         return 4 * min(self.solver.prediction_neighbours, self.gram.n) ** 2
 
     def inverse_diagonal(self):
+        """`None` if only a part of the rows has conditionals."""
+        if self._is_part:
+            return None
         entries = self._added_up(jnp.sum(self.root**2, axis=2)[:, :, None])[:, 0]
         entries = jnp.where(self.gram.mask, entries, 1.0)
         return self._or_nan(jnp.where(self.health.ok, entries, jnp.nan))
 
     def draw(self, key, number):
-        """One block after another, each given the rows that it is conditioned on."""
+        """One block after another, each given the rows that it is conditioned on; `None` if only a part has conditionals."""
+        if self._is_part:
+            return None
         block, n = self.plan.rows.shape[1], self.gram.n
         shocks = jax.random.normal(key, (*self.plan.rows.shape, number), self.noise.dtype)
 
@@ -145,16 +159,15 @@ class VecchiaSystem(AbstractSystem):
         return jnp.zeros((self.gram.n, values.shape[2]), values.dtype).at[places].add(values, mode="drop")
 
     def _known_rows(self, places: Int[Array, "k m"]) -> tuple[Float[Array, "k m m"], Float[Array, "k m m"], Rows]:
-        """The matrices A of several sets of rows, their upper factors, and the rows of the sets, one after another."""
-        entries = Entries(self.gram.kernel, take(self.gram.x), self.noise, jnp.zeros((self.gram.n, 0), self.noise.dtype))
+        """The matrices A of several sets of rows, their upper factors, and the rows of each set."""
+        entries = Entries(self.gram.kernel, self.gram.x, self.noise, jnp.zeros((self.gram.n, 0), self.noise.dtype))
         matrices, uppers, _ = factored(entries.of(places)[0], places >= 0)
-        return matrices, uppers, take(self.gram.x, jnp.maximum(places, 0).reshape(-1))
+        return matrices, uppers, take(self.gram.x, jnp.maximum(places, 0))
 
     def _predicted(self, x: Near, columns: Float[Array, "n p"]) -> tuple[Float[Array, "k p"], Float[Array, " k"]]:
         """Mean and variance of each new row, given its neighbours."""
         places = x.numbers
-        matrices, uppers, known = self._known_rows(places)
-        sets = jax.tree.map(lambda leaf: leaf.reshape(*places.shape, *leaf.shape[1:]), known)
+        matrices, uppers, sets = self._known_rows(places)
         rows = jax.tree.map(lambda leaf: leaf[:, None], x.rows)
         cross = jnp.where(places >= 0, jax.vmap(self.gram.kernel.gram)(sets, rows)[:, :, 0], 0.0)
 
@@ -179,6 +192,12 @@ class Vecchia(AbstractSolver):
     Which rows are close is decided by the kernel's lengthscales. `fit` decides it anew a few times (`Fit.num_refreshes`). In
     between, the neighbours stay, so the objective is smooth. Early rounds use a random part of the rows.
 
+    Rows in a file (see `kx.Data`) are read when they are needed, about 8 MB at a time, and about 100 bytes for
+    each row are in memory, whatever the number of columns. The file is read once for each search of neighbours: for each
+    round of a fit and for each call that predicts. The neighbours and their factor are `2 m` numbers for each row, which may
+    be more than the file; `part` bounds them. Blocks of several rows, `ordering="maxmin"` and kernels without coordinates
+    need the coordinates of all rows in memory.
+
     **Arguments:**
 
     - `neighbours`: how many earlier rows each block is conditioned on.
@@ -190,6 +209,9 @@ class Vecchia(AbstractSolver):
       given, the kernel's own coordinates (columns divided by lengthscales); for a kernel that has none, the correlation is
       computed for all pairs of rows, which takes O(n²) time.
     - `seed`: the seed of the random order.
+    - `part`: at most about this many random rows have their conditionals computed, and the likelihood of all rows is
+      estimated from them; all rows if not given. Predictions still use all rows. `alpha` is NaN then, and leave-one-out and
+      a trend are not offered. For data whose n × neighbours numbers do not fit into memory.
     - `mesh`: a `jax.sharding.Mesh` with one axis, over whose devices the blocks of the likelihood are spread.
     """
 
@@ -201,11 +223,18 @@ class Vecchia(AbstractSolver):
     )
     coordinates: Callable[[Any], Any] | None = eqx.field(static=True, default=None)
     seed: int = eqx.field(static=True, default=0)
+    part: int | None = eqx.field(
+        static=True, default=None, converter=lambda k: None if k is None else whole_number(k, "Vecchia.part")
+    )
     mesh: Mesh | None = eqx.field(static=True, default=None)
     plan: Conditionals | None = None
     """The blocks and their neighbours, if they have been chosen."""
 
     num_refreshes: ClassVar[int] = 2
+
+    @property
+    def solves(self):
+        return self.part is None
 
     def __check_init__(self):
         if self.ordering not in ("random", "maxmin"):
@@ -216,6 +245,7 @@ class Vecchia(AbstractSolver):
     def settled(self, gram, part=None):
         """This solver with blocks and neighbours that stay; with `part`, those of a random part of about that many rows."""
         gram = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, gram)
+        part = min([k for k in (part, self.part) if k is not None], default=None)
         return eqx.tree_at(lambda s: s.plan, self, self._chosen(gram, part), is_leaf=lambda leaf: leaf is None)
 
     def prepare(self, gram, noise):
@@ -228,7 +258,7 @@ class Vecchia(AbstractSolver):
                 f"the neighbours of this Vecchia solver were chosen for {plan.num_rows} rows, and the data has {gram.n}: "
                 "make a new one, kx.Vecchia(…)."
             )
-        entries = Entries(gram.kernel, take(gram.x), noise, jnp.zeros((gram.n, 0), noise.dtype))
+        entries = Entries(gram.kernel, gram.x, noise, jnp.zeros((gram.n, 0), noise.dtype))
         root, logdet, health = factor(entries, plan)
         return VecchiaSystem(  # pyright: ignore[reportCallIssue]
             gram=gram,
@@ -254,20 +284,20 @@ class Vecchia(AbstractSolver):
         found = self._earlier(gram, order, live, rows, chosen * block, min(self.neighbours, (blocks - 1) * block))
         neighbours = jnp.where(found >= 0, order[found], -1)
         rows = jnp.where((rows >= 0) & gram.mask[rows], rows, -1)
-        weight = jnp.asarray(blocks / len(chosen), gram.diagonal().dtype)
+        weight = jnp.asarray(blocks / len(chosen), jax.eval_shape(gram.diagonal).dtype)
         return Conditionals(rows.astype(jnp.int32), neighbours.astype(jnp.int32), weight, n)
 
     def _order(self, gram: AbstractGram, block: int, blocks: int) -> Int[Array, " n"]:
         """All rows in order, block after block; rows that do not count are last within their block."""
         n, key = gram.n, jax.random.key(self.seed)
         if block == 1 and self.ordering == "random":
-            return jax.random.permutation(key, n)
-        points = self._coordinates(gram.kernel, take(gram.x))
-        if points is None:
+            return jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))
+        if not self._has_coordinates(gram):
             raise TypeError(
                 f"Vecchia(block={self.block}, ordering={self.ordering!r}) needs coordinates of the rows, which "
                 f"{type(gram.kernel).__name__} does not have: give coordinates=…, or use block=1 and the random order."
             )
+        points = map_rows(lambda rows: self._coordinates(gram.kernel, rows), gram.x, 1)
         compact = compact_order(points, gram.mask, block)
         whole = n // block
         turn = coarse_to_fine(whole) if self.ordering == "maxmin" else jax.random.permutation(key, whole)
@@ -280,36 +310,64 @@ class Vecchia(AbstractSolver):
         """The places in the order of the rows nearest to each block, among those before it."""
         if number == 0:
             return jnp.zeros((rows.shape[0], 0), jnp.int32)
-        every = take(gram.x, order)
-        points = self._coordinates(gram.kernel, every)
-        if points is None:
-            firsts = take(gram.x, rows[:, 0])
+        if not self._has_coordinates(gram):
+            every, firsts = take(gram.x, order), take(gram.x, rows[:, 0])
             return nearest_by(lambda some: _dissimilarity(gram.kernel, some, every), live, firsts, before, number)
         counts = (rows >= 0) & gram.mask[rows]
-        members = self._coordinates(gram.kernel, take(gram.x, jnp.maximum(rows, 0).reshape(-1)))
-        assert members is not None
+        members = self._points(gram, jnp.maximum(rows, 0).reshape(-1))
         centres = jnp.mean(members.reshape(*rows.shape, -1), axis=1, where=counts[:, :, None])
-        return nearest(points, live, jnp.where(jnp.isfinite(centres), centres, 0.0), before, number)
+        centres = jnp.where(jnp.isfinite(centres), centres, 0.0)
+        if is_on_disk(gram.x):
+            places = jnp.zeros(gram.n, jnp.int32).at[order].set(jnp.arange(gram.n, dtype=jnp.int32))
+            return self._found_in_file(gram, places, centres, before, number)
+        return nearest(self._points(gram, order), live, centres, before, number)
 
     def nearest_rows(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, "m k"]:
         """The numbers of the rows that are nearest to each new row; -1 where there are fewer rows that count."""
-        known, before = take(gram.x), jnp.full(num_rows(x), gram.n)
-        points, new = self._coordinates(gram.kernel, known), self._coordinates(gram.kernel, x)
-        if points is None or new is None:
+        before, new = jnp.full(num_rows(x), gram.n), self._coordinates(gram.kernel, x)
+        if new is None:
+            known = take(gram.x)
             return nearest_by(lambda some: _dissimilarity(gram.kernel, some, known), gram.mask, x, before, number)
-        return nearest(points, gram.mask, new, before, number)
+        if is_on_disk(gram.x):
+            return self._found_in_file(gram, jnp.arange(gram.n, dtype=jnp.int32), new, before, number)
+        return nearest(self._points(gram), gram.mask, new, before, number)
+
+    def _found_in_file(self, gram: AbstractGram, places: Array, queries: Array, before: Array, number: int) -> Array:
+        """What `nearest` finds among all rows, which are in a file, in the order given by their places."""
+        return nearest_in_blocks(
+            lambda rows: self._points(gram, rows),
+            rows_at_once(gram.x),
+            gram.mask,
+            places,
+            queries,
+            before,
+            number,
+        )
 
     def rows_near_any(self, gram: AbstractGram, x: Rows, number: int) -> Int[Array, " k"]:
         """The numbers of the rows that are nearest to any of the new rows; -1 where there are fewer rows that count."""
-        known, m = take(gram.x), num_rows(x)
-        points, new = self._coordinates(gram.kernel, known), self._coordinates(gram.kernel, x)
-        if points is None or new is None:
-            far = map_rows(lambda some: jnp.min(_dissimilarity(gram.kernel, some, x), axis=1), known, m)
-        else:
-            closest = nearest(new, jnp.ones(m, bool), points, jnp.full(gram.n, m), 1)[:, 0]
-            far = jnp.sum((points - new[closest]) ** 2, axis=1)
+        m, new = num_rows(x), self._coordinates(gram.kernel, x)
+
+        def distance(some: Rows) -> Array:
+            """The distance of some rows from the closest of the new ones."""
+            points = self._coordinates(gram.kernel, some)
+            if points is None or new is None:
+                return jnp.min(_dissimilarity(gram.kernel, some, x), axis=1)
+            closest = nearest(new, jnp.ones(m, bool), points, jnp.full(num_rows(some), m), 1)[:, 0]
+            return jnp.sum((points - new[closest]) ** 2, axis=1)
+
+        far = map_rows(distance, gram.x, m if new is None else new.shape[1])
         found, places = jax.lax.top_k(-jnp.where(gram.mask, jax.lax.stop_gradient(far), jnp.inf), number)
         return jnp.where(jnp.isfinite(found), places, -1)
+
+    def _has_coordinates(self, gram: AbstractGram) -> bool:
+        return self._coordinates(gram.kernel, take(gram.x, slice(0, 1))) is not None
+
+    def _points(self, gram: AbstractGram, rows: Any = None) -> Float[Array, "n q"]:
+        """The coordinates of some rows, or of all, where there are coordinates."""
+        points = self._coordinates(gram.kernel, take(gram.x, rows))
+        assert points is not None
+        return points
 
     def _coordinates(self, kernel: AbstractKernel, x: Rows) -> Float[Array, "n q"] | None:
         found = kernel.coordinates(x) if self.coordinates is None else as_rows(self.coordinates(x), "coordinates")
