@@ -27,17 +27,17 @@ def plain(value: Any) -> Any:
 
 def as_floats(value: Any, name: str) -> Float[Array, "..."]:
     """`value` as a JAX array of floats: integers become floats, what is no real number is refused."""
-    return jnp.asarray(*_real_numbers(value, name))
+    return jnp.asarray(*real_numbers(value, name))
 
 
 def as_host_floats(value: Any, name: str) -> Float[np.ndarray, "..."]:
     """What `as_floats` takes, refuses and gives, as a NumPy array of its own."""
     if not is_concrete(value):
         raise TypeError(f"{name} is being traced, and many datasets are taken in eagerly: inside jit or vmap, use kx.fit.")
-    return np.array(*_real_numbers(value, name))
+    return np.array(*real_numbers(value, name))
 
 
-def _real_numbers(value: Any, name: str) -> tuple[Any, Any]:
+def real_numbers(value: Any, name: str) -> tuple[Any, Any]:
     """`value` as an array of real numbers, and the floating type that it is to have."""
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
@@ -76,14 +76,22 @@ def check_finite(value: Array, name: str, counts: Array | None = None, remedy: s
     """Raise if a row of `value` that counts has a NaN or an infinity; silent on traced values."""
     if not is_concrete(value) or (counts is not None and not is_concrete(counts)) or value.size == 0:
         return
-    rows = np.asarray(value)
-    bad = ~np.isfinite(rows.reshape(rows.shape[0], -1)).all(axis=1)
+    check_no_bad_rows(has_bad_number(np.asarray(value)), name, counts, remedy)
+
+
+def has_bad_number(rows: np.ndarray) -> np.ndarray:
+    """Which rows have a NaN or an infinity."""
+    return np.logical_not(np.isfinite(rows.reshape(rows.shape[0], -1)).all(axis=1))
+
+
+def check_no_bad_rows(bad: np.ndarray, name: str, counts: Array | None, remedy: str) -> None:
+    """Raise if a row that counts is bad."""
     if counts is not None:
-        bad &= np.asarray(counts)
+        bad = bad & np.asarray(counts)
     if bad.any():
         first = ", ".join(str(i) for i in np.flatnonzero(bad)[:5])
         raise ValueError(
-            f"{name} has NaN or infinite values in {bad.sum()} of {rows.shape[0]} rows (first rows: {first}): {remedy}."
+            f"{name} has NaN or infinite values in {bad.sum()} of {len(bad)} rows (first rows: {first}): {remedy}."
         )
 
 

@@ -18,7 +18,7 @@ from kernax.kernels import AbstractKernel, as_trend, joined_trends
 from kernax.means import Constant, Zero, as_mean, mean_values
 from kernax.noises import as_noise, check_noise, is_per_row, noise_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
-from kernax.rows import Grid, check_same_columns, take
+from kernax.rows import Grid, check_same_columns, is_on_disk, some_rows, take
 from kernax.solvers import (
     AbstractSolver,
     AbstractSystem,
@@ -34,6 +34,9 @@ from kernax.solvers import (
     with_trend,
     worse,
 )
+
+_LOOK = 2**16
+"""Rows in a file that `initialise` looks at."""
 
 
 class AbstractModel(Parametrised):
@@ -111,7 +114,9 @@ class Model(AbstractModel):
         check_noise(self.noise, data.x)
 
     def conditioned(self, data, finite, solver):
-        trend = joined_trends(self.kernel.trend(), self.trend)
+        trend = _trend(self)
+        if trend is not None and not solver.solves:
+            raise TypeError(f"a trend needs all rows, and {solver!r} computes with a part of them: leave out part=.")
         noise, sound = _finite_noise(noise_values(self.noise, data.x, data.dtype), finite)
 
         def gram(mask: Bool[Array, " n"]) -> AbstractGram:
@@ -129,13 +134,20 @@ class Model(AbstractModel):
         level = _finite_or(jnp.mean(data.y, axis=0, where=data.observed), 0.0)
         spread = jnp.mean(jnp.var(data.y, axis=0, where=data.observed))
         spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
-        start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(take(data.x), data.mask, spread))
+        look = some_rows(data.x, _LOOK)
+        x, mask = take(data.x, look), data.mask if look is None else data.mask[look]
+        start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(x, mask, spread))
         if not callable(self.noise) and self.noise.ndim == 0:
             start = eqx.tree_at(lambda m: m.noise, start, jnp.where(self.noise > 0, 0.1 * spread, 0.0))
         if isinstance(self.mean, Constant):
             value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)
             start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, self.mean.value.shape))
         return start
+
+
+def _trend(model: AbstractModel) -> Any:
+    """The functions that a model leaves free, by its kernel or by itself; `None` if there are none."""
+    return joined_trends(model.kernel.trend(), getattr(model, "trend", None))
 
 
 def check_kernel(model: AbstractModel) -> None:
@@ -244,13 +256,18 @@ def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int 
     """
     if type(solver).settled is AbstractSolver.settled:
         return solver
+    if _trend(model) is not None:
+        # The free functions are solved for, with all rows.
+        part = None
     return _settled(solver, model, data, part)
 
 
 @eqx.filter_jit
 def _settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None) -> AbstractSolver:
     data, _ = data.finite_or_zero()
-    kernel = as_dtype(model.kernel, data.dtype).definite(take(data.x), data.mask)
+    kernel = as_dtype(model.kernel, data.dtype)
+    if kernel.trend() is not None:
+        kernel = kernel.definite(take(data.x), data.mask)
     return solver.settled(gram_of(kernel, data.x, data.mask), part)
 
 
@@ -285,7 +302,7 @@ def _condition(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyC
 
 
 def _conditioned(model: Model, data: Data, system: AbstractSystem, solver: AbstractSolver) -> Conditioned:
-    residual = data.zero_where_masked(data.y - mean_values(model.mean, take(data.x), data.y))
+    residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
     return Conditioned(model, data, system, residual, system.solve(residual), solver)
 
 
@@ -341,8 +358,8 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     check_conditioned(c)
     new = Data(x, y)
     check_same_columns(new.x, c.data.x, "x", "the data the model was conditioned on")
-    if isinstance(c.data.x, Grid):
-        raise TypeError("extend cannot add rows to a grid: condition on the larger grid anew.")
+    if isinstance(c.data.x, Grid) or is_on_disk((c.data.x, new.x)):
+        raise TypeError("extend cannot add rows to a grid, or to rows in a file: condition on all rows anew.")
     if new.y.shape[1:] != c.data.y.shape[1:]:
         raise ValueError(f"y has shape {new.y.shape}, but the model was conditioned on targets of shape {c.data.y.shape}.")
     if is_per_row(c.model.noise) != (noise is not None):

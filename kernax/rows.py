@@ -1,4 +1,4 @@
-"""What a row of input is: an array, a structure of arrays, or a grid; and how rows are checked, taken and mapped over."""
+"""What a row of input is (an array, a structure of arrays, a grid, rows in a file), and how rows are checked and taken."""
 
 import dataclasses
 import math
@@ -11,10 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from kernax._arrays import as_floats, plain
+from kernax._arrays import (
+    as_floats,
+    check_finite,
+    check_no_bad_rows,
+    has_bad_number,
+    is_concrete,
+    plain,
+    real_numbers,
+)
+from kernax._stored import Stored, is_stored
 
 Rows = PyTree[Array]
-"""Points: an `(n, d)` array, any pytree of arrays with a leading row axis, or a `Grid`."""
+"""Points: an `(n, d)` array, any pytree of arrays with a leading row axis, or a `Grid`. Arrays may be `Stored` in files."""
 
 _ENTRIES = 2**23
 """Numbers that one block of `map_rows` may make: 64 MB in float64."""
@@ -55,14 +64,15 @@ def _as_axis(axis: Any, name: str) -> Rows:
         labels = _as_leaf(axis, name)
         if labels.ndim == 1 and is_label(labels):
             return labels
-    return as_rows(axis, name)
+    return take(as_rows(axis, name))
 
 
 def as_rows(x: Any, name: str, one: str = "") -> Rows:
     """Rows from what a user gives, or an error that says what to write.
 
     A bare array becomes floating point. Inside a structure (dict, tuple, list of arrays, dataclass, Equinox module)
-    integers and booleans keep their type: they are labels, not numbers to compute with.
+    integers and booleans keep their type: they are labels, not numbers to compute with. A memory-mapped array of two or more
+    axes stays in its file (`Stored`); labels are read.
 
     **Arguments:**
 
@@ -72,9 +82,9 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
 
     **Returns:**
 
-    The same rows as JAX arrays.
+    The same rows as JAX arrays, or `Stored`.
     """
-    if isinstance(x, Grid):
+    if isinstance(x, Grid | Stored):
         return x
     if is_bare(x):
         if dataclasses.is_dataclass(x):
@@ -82,13 +92,17 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
                 f"{name} is a {type(x).__name__}, which JAX does not know as a structure of arrays: register the class with "
                 "jax.tree_util.register_dataclass."
             )
-        x = as_floats(x, name)
+        x = _stored(x, name) if isinstance(x, np.memmap) and x.ndim > 1 else as_floats(x, name)
         if x.ndim < 2:
             remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
             remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
             raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
         return x
-    return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=is_written_out)
+    return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=_is_one_array)
+
+
+def _stored(x: np.memmap, name: str) -> Stored:
+    return Stored.of(x, real_numbers(x, name)[1])
 
 
 def is_bare(x: Any) -> bool:
@@ -98,7 +112,21 @@ def is_bare(x: Any) -> bool:
 
 def leaves_of(x: Any) -> list[Any]:
     """What becomes an array each, in what a user gives as rows; for a grid, the leaves of its axes."""
-    return [x] if is_bare(x) else jax.tree.leaves(x, is_leaf=is_written_out)
+    return [x] if is_bare(x) else jax.tree.leaves(x, is_leaf=_is_one_array)
+
+
+def _is_one_array(x: Any) -> bool:
+    return is_stored(x) or is_written_out(x)
+
+
+def arrays_of(x: Any) -> list[Any]:
+    """The arrays of some rows, which may be `Stored`; for a grid, those of its axes."""
+    return jax.tree.leaves(x, is_leaf=is_stored)
+
+
+def is_on_disk(x: Any) -> bool:
+    """Whether some numbers of the rows are in a file, so that few rows should be asked for at a time."""
+    return any(is_stored(leaf) for leaf in arrays_of(x))
 
 
 def is_written_out(x: Any) -> bool:
@@ -110,8 +138,12 @@ def is_written_out(x: Any) -> bool:
     return depth_is_lists and all(np.ndim(leaf) < 2 for leaf in leaves)
 
 
-def _as_leaf(leaf: Any, name: str) -> Array:
+def _as_leaf(leaf: Any, name: str) -> Any:
     leaf = plain(leaf)
+    if is_stored(leaf):
+        return leaf
+    if isinstance(leaf, np.memmap) and leaf.ndim > 1 and leaf.dtype.kind not in "biu":
+        return _stored(leaf, name)
     if not isinstance(leaf, jax.Array):
         leaf = np.asarray(leaf)
     return jnp.asarray(leaf) if leaf.dtype.kind in "biu" else as_floats(leaf, name)
@@ -127,7 +159,7 @@ def as_row_dtype(x: Any, dtype: Any, like: Any = None) -> Any:
 
     **Arguments:**
 
-    - `x`: rows, as arrays of JAX or NumPy.
+    - `x`: rows, as arrays of JAX or NumPy, or `Stored`.
     - `dtype`: the floating type.
     - `like`: rows of the same structure. Integers of `x` that are numbers there become floating point, too.
 
@@ -136,12 +168,12 @@ def as_row_dtype(x: Any, dtype: Any, like: Any = None) -> Any:
     Rows.
     """
     known = jax.eval_shape(like.rows) if isinstance(like, Grid) else x if like is None else like
-    return jax.tree.map(lambda leaf, other: leaf if is_label(other) else leaf.astype(dtype), x, known)
+    return jax.tree.map(lambda leaf, other: leaf if is_label(other) else leaf.astype(dtype), x, known, is_leaf=is_stored)
 
 
 def row_dtype(*rows: Rows) -> Any:
     """The floating type of all numbers in some rows; JAX's default if there are only labels."""
-    leaves = [leaf for leaf in jax.tree.leaves(rows) if not is_label(leaf)]
+    leaves = [leaf for leaf in arrays_of(rows) if not is_label(leaf)]
     return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
 
 
@@ -149,16 +181,41 @@ def num_rows(x: Any, name: str = "x") -> int:
     """The number of rows, common to all arrays in `x`."""
     if isinstance(x, Grid):
         return math.prod(x.shape)
-    sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)}
+    sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in arrays_of(x)}
     if len(sizes) != 1 or -1 in sizes:
         raise ValueError(f"{name} must hold arrays with one common number of rows, got {sizes or 'no arrays'}.")
     return sizes.pop()
 
 
 def take(x: Rows, rows: Any = None) -> Rows:
-    """Some rows, or all of them; those of a grid are written out."""
+    """Some rows, or all of them; those of a grid are written out, and those in a file are read."""
     every = x.rows() if isinstance(x, Grid) else x
-    return every if rows is None else jax.tree.map(lambda leaf: leaf[rows], every)
+
+    def taken(leaf: Any) -> Any:
+        if is_stored(leaf):
+            return leaf.read(rows)
+        return leaf if rows is None else leaf[rows]
+
+    return jax.tree.map(taken, every, is_leaf=is_stored)
+
+
+def some_rows(x: Rows, most: int) -> Any:
+    """Row numbers for a look at the data: at most `most` evenly spaced ones if rows are in a file, else all (`None`)."""
+    if not is_on_disk(x):
+        return None
+    n = num_rows(x)
+    return (np.arange(min(n, most)) * n // min(n, most)).astype(np.int32)
+
+
+def check_rows_finite(x: Rows, name: str, counts: Array | None = None, remedy: str = "drop them") -> None:
+    """Raise if a row that counts has a NaN or an infinity; silent on traced rows. Rows in a file are read in blocks."""
+    for leaf in arrays_of(x):
+        if not is_stored(leaf):
+            check_finite(leaf, name, counts, remedy)
+        elif is_concrete(leaf.token) and (counts is None or is_concrete(counts)):
+            bad = np.concatenate([has_bad_number(block) for block in leaf.blocks()])
+            known = None if leaf.mask is None else np.asarray(leaf.mask)
+            check_no_bad_rows(bad if known is None else bad & known, name, counts, remedy)
 
 
 def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> None:
@@ -167,10 +224,10 @@ def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> Non
         known = jax.eval_shape(known.rows)
     if isinstance(rows, Grid):
         rows = jax.eval_shape(rows.rows)
-    ours, theirs = jax.tree.structure(rows), jax.tree.structure(known)
+    ours, theirs = (jax.tree.structure(each, is_leaf=is_stored) for each in (rows, known))
     if ours != theirs:
         raise ValueError(f"{name} has the structure {ours}, but {known_name} has {theirs}.")
-    for leaf, other in zip(jax.tree.leaves(rows), jax.tree.leaves(known), strict=True):
+    for leaf, other in zip(arrays_of(rows), arrays_of(known), strict=True):
         if leaf.shape[1:] != other.shape[1:]:
             raise ValueError(
                 f"{name} has {_columns(leaf)}, but {known_name} has {_columns(other)}: give both the same columns."
@@ -186,6 +243,8 @@ def _columns(leaf: Any) -> str:
 def map_rows(function: Callable[[Rows], Any], x: Rows, width: int) -> Any:
     """A function of rows, computed in blocks so that memory stays bounded, in reverse mode too.
 
+    Rows in a file are read block by block.
+
     **Arguments:**
 
     - `function`: takes some rows and returns arrays with one entry for each.
@@ -196,9 +255,12 @@ def map_rows(function: Callable[[Rows], Any], x: Rows, width: int) -> Any:
 
     The answers for all rows, joined.
     """
-    x = take(x)
     rows = num_rows(x)
+    if is_on_disk(x):
+        width = max(width, _ENTRIES // rows_at_once(x))
+        return map_rows(lambda numbers: function(take(x, numbers)), jnp.arange(rows), width)
     block = max(1, min(rows, _ENTRIES // max(width, 1)))
+    x = take(x)
     blocks = -(-rows // block)
     if blocks <= 1:
         return function(x)
@@ -217,3 +279,8 @@ def in_blocks(x: Rows, size: int) -> Rows:
         return jnp.concatenate([leaf, padding]).reshape(-1, size, *leaf.shape[1:])
 
     return jax.tree.map(cut, x)
+
+
+def rows_at_once(x: Rows) -> int:
+    """How many rows to ask for at a time where all are needed one after another: all, unless they are in a file."""
+    return min([leaf.rows_at_once for leaf in arrays_of(x) if is_stored(leaf)], default=num_rows(x))

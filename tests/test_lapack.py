@@ -16,7 +16,8 @@ import pytest
 from scipy.linalg import cython_lapack
 
 import kernax as kx
-from kernax.solvers import _ffi, _lapack, _raw, factorise_matrix, lapack_targets
+from kernax import _ffi
+from kernax.solvers import _lapack, _raw, factorise_matrix, lapack_targets
 
 N = 200
 TOLERANCES = {"float32": 2e-4, "float64": 1e-11}
@@ -196,7 +197,8 @@ PRELUDE = """
     import jax, numpy as np
     from jax import export
     import kernax as kx
-    from kernax.solvers import _ffi, _lapack
+    from kernax import _ffi
+    from kernax.solvers import _lapack
 
     folder = sys.argv[1]
     jax.config.update("jax_compilation_cache_dir", folder)

@@ -3,6 +3,7 @@
 from kernax.data._data import Data
 from kernax.data._gaps import Gaps, needs_same_rows, refuse_gaps
 from kernax.data._many import Group, stack
+from kernax.data._parquet import from_parquet
 from kernax.data._tables import Groups, groups
 
-__all__ = ["Data", "Gaps", "Group", "Groups", "groups", "needs_same_rows", "refuse_gaps", "stack"]
+__all__ = ["Data", "Gaps", "Group", "Groups", "from_parquet", "groups", "needs_same_rows", "refuse_gaps", "stack"]

@@ -61,7 +61,7 @@ def whole(table: Any) -> Columns | None:
     if is_a(table, "polars", "DataFrame"):
         return Columns(list(table.columns), lambda name: table[name].to_numpy(), lambda name: table[name].to_list())
     if is_a(table, "pyarrow", "Table"):
-        return _arrow(table)
+        return arrow(table)
     return None
 
 
@@ -102,7 +102,9 @@ def _pandas_keys(series: Any) -> list:
     return [None if missing else key for key, missing in zip(series.tolist(), series.isna(), strict=True)]
 
 
-def _arrow(table: Any) -> Columns:
+def arrow(table: Any) -> Columns:
+    """The columns of a table of pyarrow."""
+
     def values(name: Any) -> np.ndarray:
         column = table.column(name)
         # pyarrow's own conversion of a dictionary column puts a value where one is missing.
@@ -123,7 +125,7 @@ def stream(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Cal
 
         for batch in batches():
             for start in range(0, batch.num_rows, rows):
-                yield _arrow(pyarrow.Table.from_batches([batch.slice(start, rows)]))
+                yield arrow(pyarrow.Table.from_batches([batch.slice(start, rows)]))
 
     return columns, pieces, source
 

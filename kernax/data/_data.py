@@ -9,8 +9,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, check_finite, plain
+from kernax._stored import is_stored
 from kernax.data._gaps import Gaps, rows_and_gaps
-from kernax.rows import Grid, Rows, as_row_dtype, as_rows, is_bare, is_label, num_rows
+from kernax.rows import (
+    Grid,
+    Rows,
+    arrays_of,
+    as_row_dtype,
+    as_rows,
+    check_rows_finite,
+    is_bare,
+    is_label,
+    is_on_disk,
+    leaves_of,
+    num_rows,
+)
 
 
 class Data(eqx.Module):
@@ -22,7 +35,9 @@ class Data(eqx.Module):
 
     **Arguments:**
 
-    - `x`: inputs: an `(n, d)` array, a structure of arrays with n rows (dict, tuple, dataclass), or a `kx.Grid`.
+    - `x`: inputs: an `(n, d)` array, a structure of arrays with n rows (dict, tuple, dataclass), or a `kx.Grid`. A
+      memory-mapped array (`np.load("x.npy", mmap_mode="r")`) stays in its file, of which `kx.Vecchia()` reads the rows that
+      it needs, when it needs them; other solvers read it whole.
     - `y`: targets, `(n,)`, `(n, p)`, or the shape of the grid.
     - `mask`: which rows count, n booleans; all of them if it is not given. Or which entries of `(n, p)` targets are
       observed, `(n, p)` booleans: each output is then learned from its own rows.
@@ -37,7 +52,7 @@ class Data(eqx.Module):
 
     def __init__(self, x: Any, y: Any, mask: Any = None):
         x, y = plain(x) if is_bare(x) else jax.tree.map(plain, x), plain(y)
-        precise = [leaf.dtype for leaf in (y, *jax.tree.leaves(x)) if _has_precision(leaf)]
+        precise = [leaf.dtype for leaf in (y, *leaves_of(x)) if _has_precision(leaf)]
         x = as_rows(x, "x")
         y = as_floats(y, "y")
         n = num_rows(x)
@@ -46,7 +61,7 @@ class Data(eqx.Module):
             mask = np.reshape(mask, n) if np.shape(mask) == x.shape else mask
         if n == 0:
             raise ValueError("x has no rows: kernax needs at least one.")
-        if any(leaf.ndim > 1 and 0 in leaf.shape for leaf in jax.tree.leaves(x)):
+        if any(leaf.ndim > 1 and 0 in leaf.shape for leaf in arrays_of(x)):
             raise ValueError("x has no columns: kernax needs at least one.")
         if y.ndim not in (1, 2):
             raise ValueError(f"y has shape {y.shape}; kernax wants (n,) or (n, p).")
@@ -59,9 +74,8 @@ class Data(eqx.Module):
             y = jnp.where(mask, y, 0.0)
             mask, gaps = rows_and_gaps(mask)
         check_finite(y, "y", mask, "drop them, or mark them with mask=False")
-        for leaf in jax.tree.leaves(x):
-            # A cell of a grid that does not count still has coordinates.
-            check_finite(leaf, "x", None if isinstance(x, Grid) else mask, "drop them, or mark them with mask=False")
+        # A cell of a grid that does not count still has coordinates.
+        check_rows_finite(x, "x", None if isinstance(x, Grid) else mask, "drop them, or mark them with mask=False")
 
         dtype = jax.dtypes.canonicalize_dtype(np.result_type(*precise)) if precise else jnp.result_type(float)
         x, y = as_row_dtype(x, dtype), y.astype(dtype)
@@ -123,8 +137,9 @@ class Data(eqx.Module):
     def __repr__(self):
         if isinstance(self.x, Grid):
             return f"Data(x=Grid{self.x.shape}, y={self.y.shape}, {self.dtype})"
-        shapes, gaps = [leaf.shape for leaf in jax.tree.leaves(self.x)], "" if self.gaps is None else " with gaps"
-        return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}, y={self.y.shape}{gaps}, {self.dtype})"
+        shapes, gaps = [leaf.shape for leaf in arrays_of(self.x)], "" if self.gaps is None else " with gaps"
+        place = " on disk" if is_on_disk(self.x) else ""
+        return f"Data(x={shapes[0] if len(shapes) == 1 else shapes}{place}, y={self.y.shape}{gaps}, {self.dtype})"
 
 
 def _has_precision(value: Any) -> bool:
@@ -150,11 +165,13 @@ def _without_masked_rows(x: Rows, y: Array, mask: Array) -> tuple[Rows, Array]:
     if isinstance(x, Grid):
         return x, y
 
-    def overwritten(leaf: Array) -> Array:
+    def overwritten(leaf: Any) -> Any:
+        if is_stored(leaf):
+            return leaf.counting(mask)
         stand_in = jnp.where(jnp.any(mask), leaf[jnp.argmax(mask)], jnp.zeros_like(leaf[0]))
         return jnp.where(_along_rows(mask, leaf), leaf, stand_in)
 
-    return jax.tree.map(overwritten, x), y
+    return jax.tree.map(overwritten, x, is_leaf=is_stored), y
 
 
 def _along_rows(mask: Array, like: Array) -> Array:

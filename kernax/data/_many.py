@@ -18,7 +18,7 @@ from kernax._arrays import as_host_floats, is_concrete, plain
 from kernax.data._data import Data
 from kernax.data._gaps import refuse_gaps
 from kernax.data._shapes import bucket_of, plan_rows, work
-from kernax.rows import Grid, as_row_dtype, as_rows, is_bare, is_label, is_written_out, leaves_of, take
+from kernax.rows import Grid, as_row_dtype, as_rows, is_bare, is_label, is_on_disk, is_written_out, leaves_of, take
 
 __all__ = ["Group", "HostData", "bucket_of", "host_data", "plan_rows", "stack", "stacked", "windows", "work"]
 
@@ -135,7 +135,7 @@ def _host_arrays(x: Any, y: Any, mask: Any, dtype: Any) -> tuple[Any, np.ndarray
 
 def host_rows(x: Any, name: str) -> Any:
     """What `as_rows` takes and gives, as NumPy arrays of its own: labels inside a structure keep their type."""
-    x = take(x) if isinstance(x, Grid) else x
+    x = take(x) if isinstance(x, Grid) or is_on_disk(x) else x
     if is_bare(x):
         return as_host_floats(x, name)
     return jax.tree.map(lambda leaf: _host_leaf(leaf, f"a leaf of {name}"), x, is_leaf=is_written_out)

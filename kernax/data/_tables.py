@@ -57,13 +57,13 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     if not _listed(by) or not _listed(x) or not _listed(y):
         raise ValueError("by, x and y must each name at least one column.")
     if is_a(table, "polars", "LazyFrame"):
-        _check_columns(wanted, table.collect_schema().names())
+        check_columns(wanted.columns, table.collect_schema().names())
         table = table.select(wanted.columns).collect()
     described = f"by {by!r}, x={x!r}, y={y!r}"
 
     columns = whole(table)
     if columns is not None:
-        _check_columns(wanted, columns.names)
+        check_columns(wanted.columns, columns.names)
         keys, xs, ys = _taken(columns, wanted, 0)
         seen: dict = {}
         codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), np.intp, len(keys))
@@ -79,7 +79,7 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
         return Groups(begin, len(seen), described)
 
     names, pieces, source = stream(table, wanted.columns, [*_listed(x), *_listed(y)], rows_at_a_time)
-    _check_columns(wanted, names)
+    check_columns(wanted.columns, names)
     return Groups(lambda: _streamed(pieces(), wanted), None, f"{described}, from {source}")
 
 
@@ -135,8 +135,9 @@ def _taken(columns: Columns, wanted: _Wanted, offset: int) -> tuple[list, np.nda
     return keys, x, y
 
 
-def _check_columns(wanted: _Wanted, names: list) -> None:
-    for name in wanted.columns:
+def check_columns(wanted: list, names: list) -> None:
+    """Raise `ValueError` if a wanted column is missing, or there twice."""
+    for name in wanted:
         if name not in names:
             near = difflib.get_close_matches(str(name), [str(other) for other in names], n=1)
             shown = ", ".join(map(repr, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -23,10 +23,13 @@ from jaxtyping import Array, Float
 from kernax.data import Data
 from kernax.fitting._curvature import Curvature, no_curvature
 from kernax.parameters import parameters, setting, unit
+from kernax.rows import some_rows, take
 
 _UNTRIED = 10.0
 """The inverse Hessian in directions that no step has tried, in the parameters' own units."""
 _MEMORY_SIZE = 10
+_LOOK = 2**16
+"""Rows in a file that are looked at for the size of the inputs."""
 
 
 def ravel(free: Any) -> Float[Array, " k"]:
@@ -47,10 +50,11 @@ def sizes(free: Any, data: Data) -> Float[Array, " k"]:
     1 for most: their unconstrained numbers are logarithms, or pure numbers. The largest target for a parameter in the unit
     of the targets, and divided by the largest input for one in "y/x".
     """
-    y = _largest(data.y)
+    y, look = _largest(data.y), some_rows(data.x, _LOOK)
+    x = data.x if look is None else take(data.x, look)
 
     def size(path: Any, leaf: Float[Array, "..."]) -> Float[Array, " k"]:
-        of = {"y": y, "y/x": y / _largest(data.x)}.get(unit(free, path), jnp.ones_like(y))
+        of = {"y": y, "y/x": y / _largest(x)}.get(unit(free, path), jnp.ones_like(y))
         return jnp.full(leaf.size, of.astype(leaf.dtype))
 
     return jnp.concatenate([size(path, leaf) for path, leaf in parameters(free)])

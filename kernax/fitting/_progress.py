@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+
+from kernax._bars import tqdm
 
 
 @contextlib.contextmanager
@@ -11,7 +12,7 @@ def progress_bar(wanted: bool, total: int) -> Iterator[Callable[[int, float], No
     if not wanted:
         yield lambda steps, value: None
         return
-    with _tqdm()(total=total, unit="step", desc="fit") as bar:
+    with tqdm()(total=total, unit="step", desc="fit") as bar:
 
         def show(steps: int, value: float) -> None:
             bar.set_postfix(value=f"{value:.6g}")
@@ -29,7 +30,7 @@ def many_bar(wanted: bool, total: int | None) -> Iterator[Callable[[int, int], N
     if not wanted:
         yield lambda done, failed: None
         return
-    with _tqdm()(total=total, unit="dataset", desc="fit_many") as bar:
+    with tqdm()(total=total, unit="dataset", desc="fit_many") as bar:
         all_failed = 0
 
         def show(done: int, failed: int) -> None:
@@ -39,11 +40,3 @@ def many_bar(wanted: bool, total: int | None) -> Iterator[Callable[[int, int], N
             bar.update(done)
 
         yield show
-
-
-def _tqdm() -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install tqdm.") from error
-    return tqdm

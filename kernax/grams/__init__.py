@@ -4,6 +4,7 @@ from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked
 from kernax.grams._kronecker import KroneckerGram, along_axes, by_columns, summed_by_columns
 from kernax.grams._low_rank import AbstractFeatures, LowRankGram, OwnFeatures
+from kernax.grams._stored import StoredGram
 
 __all__ = [
     "AbstractFeatures",
@@ -13,6 +14,7 @@ __all__ = [
     "LowRankGram",
     "MatrixGram",
     "OwnFeatures",
+    "StoredGram",
     "along_axes",
     "by_columns",
     "gram_of",

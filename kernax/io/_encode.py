@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax._arrays import is_concrete
+from kernax._stored import Stored
 from kernax.data import Data
 from kernax.fitting._fits import Settings, as_result
 from kernax.io._allowed import is_named_tuple, name_of
@@ -108,6 +109,11 @@ class Encoder:
     def _object(self, value: Any, where: str) -> Any:
         kind = type(value)
         name = name_of(kind)
+        if isinstance(value, Stored):
+            raise TypeError(
+                f"{where} stays in its own file ({value.source}), and is not saved: save the model, and condition it again "
+                'after loading, on kx.Data(np.load("x.npy", mmap_mode="r"), y).'
+            )
         if name is not None:
             fields = value._asdict() if is_named_tuple(kind) else _fields(value)
             without = {}

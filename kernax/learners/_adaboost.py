@@ -17,7 +17,7 @@ from kernax.learners._machines import check_labels
 from kernax.learners._members import AbstractMembers
 from kernax.learners._stumps import Stumps
 from kernax.learners._votes import sign
-from kernax.rows import Rows, as_row_dtype, as_rows
+from kernax.rows import Rows, as_row_dtype, as_rows, take
 from kernax.solvers import Result, result_name, throw_unless
 
 _POWER = 0.75
@@ -76,7 +76,7 @@ class AdaBoost(eqx.Module):
         return _staged(self.members, self.fitted, self.votes, self._rows(x))
 
     def _rows(self, x: Any) -> Rows:
-        x = as_rows(x, "x", one="one new point is a row of its own")
+        x = take(as_rows(x, "x", one="one new point is a row of its own"))
         if _shapes(x) != self.shapes:
             raise ValueError(f"a row of x has the shape {_shapes(x)[1]}, but the committee was trained on {self.shapes[1]}.")
         for leaf in jax.tree.leaves(x):
@@ -229,7 +229,8 @@ def _zeros(votes: Array, x: Rows) -> Float[Array, " m"]:
 
 def _shapes(x: Rows) -> tuple[Any, tuple[tuple[int, ...], ...]]:
     """The structure of one row and the shapes of its parts."""
-    return jax.tree.structure(x), tuple(leaf.shape[1:] for leaf in jax.tree.leaves(x))
+    shapes = jax.eval_shape(lambda: take(x))
+    return jax.tree.structure(shapes), tuple(leaf.shape[1:] for leaf in jax.tree.leaves(shapes))
 
 
 def _check_labelled(data: Any, caller: str) -> None:

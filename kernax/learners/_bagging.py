@@ -89,11 +89,11 @@ class Bagged(eqx.Module):
         return dataclasses.replace(self, fits=None)
 
     def _rows(self, x: Any) -> Rows:
-        x = as_rows(x, "x", one="one new point is a row of its own")
+        x = take(as_rows(x, "x", one="one new point is a row of its own"))
         check_same_columns(x, self.data.x, "x", "the data of the committee")
         for leaf in jax.tree.leaves(x):
             check_finite(leaf, "x")
-        return as_row_dtype(take(x), self.data.dtype)
+        return as_row_dtype(x, self.data.dtype)
 
     def __len__(self) -> int:
         return self.counts.shape[-2]
@@ -215,7 +215,7 @@ def _spread_at(committee: Bagged, x: Rows) -> Float[Array, "m *p"]:
 
 @eqx.filter_jit
 def _out_of_bag_mean(committee: Bagged) -> Float[Array, "n *p"]:
-    return _mean_over(_out_of_bag(committee), _safe_members_at(committee, committee.data.x))
+    return _mean_over(_out_of_bag(committee), _safe_members_at(committee, take(committee.data.x)))
 
 
 @eqx.filter_jit
@@ -274,7 +274,7 @@ def _fits(model: Model, data: Data, counts: Array, key: Any, solver: Any, option
         raise ValueError("fit_members=True needs one noise for all rows; this model has one per row.")
     if options.get("shared"):
         raise ValueError("shared=True makes one fit of all draws: fit the model to the data with kx.fit instead.")
-    x, y = jax.tree.map(np.asarray, (data.x, data.y))
+    x, y = jax.tree.map(np.asarray, (take(data.x), data.y))
     # Each row once. Copies agree without any noise: the likelihood has no bound as the noise goes to 0, and what is left
     # out of a fold has its copy among the rest.
     rows = [np.flatnonzero(own) for own in np.where(data.mask, counts, 0)]

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax.data import Data
 from kernax.learners._members import AbstractMembers
+from kernax.rows import take
 
 
 class Limits(NamedTuple):
@@ -57,7 +58,7 @@ def boost(
     limits: Limits,
 ) -> State:
     """Rounds until a limit, a perfect member, or none that is better than chance; `weights` is D₁ and sums to 1 (or 0)."""
-    prepared = members.prepare(data.x)
+    prepared = members.prepare(take(data.x))
     state = _start(data, validation, weights, members, max_rounds, prepared)
 
     def turn(state: State) -> State:
@@ -112,7 +113,7 @@ def _with_member(
     limits: Limits,
 ) -> tuple[State, Rounds]:
     """One round with this member: the state after it, without the rounds before, and what is told of it."""
-    values = members.values(member, data.x)
+    values = members.values(member, take(data.x))
     error = jnp.sum(jnp.where(values != data.y, state.weights, 0.0))
     perfect = error <= 0
     safe = jnp.where(perfect, 0.5, error)
@@ -127,7 +128,7 @@ def _with_member(
     validation_scores, validation_error, better = None, jnp.asarray(jnp.nan, data.dtype), jnp.asarray(True)
     if validation is not None:
         assert state.validation_scores is not None
-        validation_scores = state.validation_scores + vote * members.values(member, validation.x)
+        validation_scores = state.validation_scores + vote * members.values(member, take(validation.x))
         wrong = validation.mask & (validation.y * validation_scores <= 0)
         validation_error = (jnp.sum(wrong) / jnp.maximum(validation.count, 1)).astype(data.dtype)
         better = validation_error < state.kept_error

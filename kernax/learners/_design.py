@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from kernax._arrays import as_floats, check_finite, is_concrete, matmul
 from kernax.data import Data, refuse_gaps
 from kernax.parameters import as_dtype
-from kernax.rows import Rows, as_row_dtype, as_rows
+from kernax.rows import Rows, as_row_dtype, as_rows, take
 from kernax.solvers import Result
 
 _ENTRIES = 2**23
@@ -28,7 +28,7 @@ class AbstractLinearFit(eqx.Module):
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
         """The function at the rows of x, O(q) a row, in blocks of bounded memory."""
-        x = as_rows(x, "x", one="one new point is a row of its own")
+        x = take(as_rows(x, "x", one="one new point is a row of its own"))
         for leaf in jax.tree.leaves(x):
             check_finite(leaf, "x")
         return _values(self.features, self.coefficients, self.intercept, x)
@@ -69,7 +69,7 @@ def make_design(data: Data, features: Any, intercept: bool) -> Design:
     """Features of every row. An intercept that is not penalised is the same as centred columns and targets."""
     features = as_dtype(features, data.dtype)
     data, finite = data.finite_or_zero()
-    matrix = jax.vmap(features)(data.x)
+    matrix = jax.vmap(features)(take(data.x))
     if not isinstance(matrix, jax.Array) or matrix.ndim != 2:
         raise ValueError(
             f"features make {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} of one point, and linear learners want "

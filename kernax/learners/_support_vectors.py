@@ -27,6 +27,7 @@ from kernax.learners._validation import squared_error
 from kernax.learners._votes import sign
 from kernax.model import check_model_and_data
 from kernax.parameters import Parameter, as_dtype, non_negative, positive
+from kernax.rows import take
 from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
 
 _MAX_STEPS = 100
@@ -64,9 +65,10 @@ class SVR(AbstractMachine):
     def initialised(self, data):
         spread = jnp.std(data.y, where=data.mask)
         spread = jnp.where(jnp.isfinite(spread) & (spread > 0), spread, 1.0)
-        kernel = self.kernel.initialised(data.x, data.mask, spread**2)
+        x = take(data.x)
+        kernel = self.kernel.initialised(x, data.mask, spread**2)
         # One coefficient at its bound then reaches ten standard deviations, whatever the units of kernel and targets.
-        level = jnp.mean(kernel.diag(data.x), where=data.mask)
+        level = jnp.mean(kernel.diag(x), where=data.mask)
         penalty = jnp.broadcast_to(0.05 * level / spread, self.penalty.shape)
         epsilon = jnp.where(self.epsilon > 0, 0.1 * spread, 0.0)
         return eqx.tree_at(lambda m: (m.kernel, m.penalty, m.epsilon), self, (kernel, penalty, epsilon))
@@ -119,8 +121,9 @@ class SVC(AbstractMachine):
         return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_STEPS))
 
     def initialised(self, data):
-        kernel = self.kernel.initialised(data.x, data.mask, jnp.ones((), data.dtype))
-        level = jnp.mean(kernel.diag(data.x), where=data.mask)
+        x = take(data.x)
+        kernel = self.kernel.initialised(x, data.mask, jnp.ones((), data.dtype))
+        level = jnp.mean(kernel.diag(x), where=data.mask)
         penalty = jnp.broadcast_to(0.05 * level, self.penalty.shape)
         return eqx.tree_at(lambda m: (m.kernel, m.penalty), self, (kernel, penalty))
 

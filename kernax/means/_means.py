@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
 from kernax.parameters import Parameter, Parametrised, as_function, real
-from kernax.rows import Rows
+from kernax.rows import Rows, map_rows
 
 
 class Zero(Parametrised):
@@ -47,7 +47,7 @@ def as_mean(value: Any) -> Any:
 
 def mean_values(mean: Any, x: Rows, like: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
     """The mean at every row, in the shape and dtype of the targets `like`."""
-    values = jax.vmap(mean)(x).astype(like.dtype)
+    values = map_rows(jax.vmap(mean), x, like[0].size).astype(like.dtype)
     if values.ndim == 1 and like.ndim == 2:
         values = values[:, None]
     if values.ndim > like.ndim or (values.ndim == like.ndim == 2 and values.shape[1] not in (1, like.shape[1])):

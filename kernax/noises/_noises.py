@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, is_concrete
 from kernax.parameters import Parameter, Parametrised, as_function, positive
-from kernax.rows import Grid, Rows, num_rows, take
+from kernax.rows import Grid, Rows, map_rows, num_rows, take
 
 
 class PerGroup(Parametrised):
@@ -77,7 +77,7 @@ def is_common(noise: Any) -> bool:
 def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
     """The noise of every training row: shape `()` if it is one number for all, else `(n,)`."""
     if callable(noise):
-        values = jnp.asarray(jax.vmap(noise)(take(x)), dtype)
+        values = jnp.asarray(map_rows(jax.vmap(noise), x, 1), dtype)
         if values.ndim != 1:
             raise ValueError(f"a noise that is called with one row returns one number, got shape {values.shape[1:]}.")
         return values

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from kernax.kernels import AbstractKernel
 from kernax.model import Conditioned, Model
 from kernax.plot._canvas import Axes, canvas, check_drawable, check_finished
+from kernax.rows import take
 
 
 def gram(of: Any, x: Any = None, *, ax: Any = None) -> Axes:
@@ -38,7 +38,7 @@ def _matrix(of: Any, x: Any) -> np.ndarray:
     if isinstance(of, Conditioned):
         c = check_drawable(of)
         rows = np.asarray(c.data.mask)
-        return np.asarray(c.model.kernel(jax.tree.map(lambda leaf: leaf[rows], c.data.x) if x is None else x))
+        return np.asarray(c.model.kernel(take(c.data.x, rows) if x is None else x))
     if isinstance(of, AbstractKernel | Model):
         if x is None:
             raise ValueError(f"{type(of).__name__} needs points to compare: gram(kernel, x).")

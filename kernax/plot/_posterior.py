@@ -3,12 +3,12 @@
 from statistics import NormalDist
 from typing import Any
 
-import jax
 import numpy as np
 
 from kernax.model import Conditioned
 from kernax.plot._canvas import COLOURS, LINES, MARKERS, Axes, by_output, canvas, check_drawable, legend_above, output_name
 from kernax.posterior import predict, sample
+from kernax.rows import arrays_of, take
 
 
 def posterior(
@@ -38,7 +38,7 @@ def posterior(
     means, width = by_output(mean), NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(variance))
     draws = np.asarray(sample(c, places[:, None], key=key, num_samples=num_samples)) if num_samples else []
     mask = np.asarray(c.data.mask)
-    known, targets = np.asarray(c.data.x)[mask, 0], by_output(c.data.y)[mask]
+    known, targets = np.asarray(take(c.data.x))[mask, 0], by_output(c.data.y)[mask]
     outputs = means.shape[1]
 
     ax = canvas(ax)
@@ -61,7 +61,7 @@ def posterior(
 
 
 def _check_one_column(c: Conditioned) -> None:
-    leaves = jax.tree.leaves(c.data.x)
+    leaves = arrays_of(c.data.x)
     if len(leaves) != 1 or leaves[0].ndim != 2 or leaves[0].shape[1] != 1:
         shapes = ", ".join(str(leaf.shape) for leaf in leaves)
         raise ValueError(
@@ -73,7 +73,7 @@ def _check_one_column(c: Conditioned) -> None:
 def _places(c: Conditioned, x: Any) -> np.ndarray:
     """Where to draw, in order: the places given, or 400 across the data and a tenth of its width beyond."""
     if x is None:
-        known = np.asarray(c.data.x)[np.asarray(c.data.mask), 0]
+        known = np.asarray(take(c.data.x))[np.asarray(c.data.mask), 0]
         low, high = known.min(), known.max()
         beyond = 0.1 * (high - low) or 1.0
         return np.linspace(low - beyond, high + beyond, 400).astype(c.data.dtype)

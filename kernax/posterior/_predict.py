@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -11,9 +12,9 @@ from kernax._threads import with_one_blas_thread_if
 from kernax.means import mean_values
 from kernax.model import Conditioned, check_conditioned
 from kernax.noises import check_noise, is_per_row, noise_at
-from kernax.posterior._new_rows import new_rows
-from kernax.rows import Rows
-from kernax.solvers import worse
+from kernax.posterior._new_rows import in_pieces, new_rows, unread_rows
+from kernax.rows import Rows, take
+from kernax.solvers import worse, worst
 
 
 class Prediction(NamedTuple):
@@ -36,14 +37,18 @@ def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
     **Arguments:**
 
     - `c`: a model conditioned on data, from [`kernax.condition`][].
-    - `x`: new inputs, `(m, d)`.
+    - `x`: new inputs, `(m, d)`. A memory-mapped array is read in pieces.
 
     **Returns:**
 
     An array of shape `(m,)`, or `(m, p)` for p outputs.
     """
-    x = new_rows(c, x)
-    return with_one_blas_thread_if(c.solver.has_small_matrices, _mean, c, x)
+    check_conditioned(c)
+
+    def answer(rows: Rows) -> Array:
+        return with_one_blas_thread_if(c.solver.has_small_matrices, _mean, c, rows)
+
+    return jnp.concatenate(in_pieces(answer, unread_rows(c.data, x)))
 
 
 def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, "m *p"]:
@@ -72,7 +77,7 @@ def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
     **Arguments:**
 
     - `c`: a model conditioned on data, from [`kernax.condition`][].
-    - `x`: new inputs, `(m, d)`.
+    - `x`: new inputs, `(m, d)`. A memory-mapped array is read in pieces.
     - `noisy`: add the noise variance, for the spread of a new observation instead of the function.
 
     **Returns:**
@@ -80,8 +85,16 @@ def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
     A `Prediction` with `mean`, `variance`, `num_clamped` and `result`.
     """
     check_conditioned(c)
-    x = _observed_rows(c, x, noisy)
-    return with_one_blas_thread_if(c.solver.has_small_matrices, _predict, c, x, noisy)
+
+    def answer(rows: Rows) -> Prediction:
+        return with_one_blas_thread_if(c.solver.has_small_matrices, _predict, c, rows, noisy)
+
+    parts = in_pieces(answer, _observed_rows(c, x, noisy))
+    if len(parts) == 1:
+        return parts[0]
+    means, variances, clamped, results = zip(*parts, strict=True)
+    result = worst(jax.tree.map(lambda *leaves: jnp.stack(leaves), *results))
+    return Prediction(jnp.concatenate(means), jnp.concatenate(variances), jnp.sum(jnp.stack(clamped)), result)
 
 
 def covariance(c: Any, x: Any, z: Any = None, *, noisy: bool = False) -> Float[Array, "m k"]:
@@ -101,7 +114,7 @@ def covariance(c: Any, x: Any, z: Any = None, *, noisy: bool = False) -> Float[A
     if noisy and z is not None:
         raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
     check_conditioned(c)
-    return _covariance(c, _observed_rows(c, x, noisy), None if z is None else new_rows(c, z, "z"), noisy)
+    return _covariance(c, take(_observed_rows(c, x, noisy)), None if z is None else new_rows(c, z, "z"), noisy)
 
 
 def negative_log_predictive_density(c: Conditioned, x: Any, y: Any) -> Float[Array, ""]:
@@ -137,11 +150,11 @@ def normal_negative_log_density(error: Array, variance: Array) -> Array:
 
 def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:
     """New rows; if they are to be observed, the model must know their noise."""
-    x = new_rows(c, x)
+    x = unread_rows(c.data, x)
     if noisy:
         if not is_per_row(c.model.noise):
             check_noise(c.model.noise, x)
-        noise_at(c.model.noise, x, c.data.dtype)
+        jax.eval_shape(lambda: noise_at(c.model.noise, x, c.data.dtype))
     return x
 
 

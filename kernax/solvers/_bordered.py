@@ -165,8 +165,9 @@ class Bordered(AbstractSystem):
 def with_trend(inner: AbstractSystem, trend: AbstractTrend) -> Bordered:
     """A System with the functions of a trend left free."""
     gram = inner.gram
-    trend = trend.scaled(take(gram.x), gram.mask)
-    values = inner._columns(trend(gram.x))
+    x = take(gram.x)
+    trend = trend.scaled(x, gram.mask)
+    values = inner._columns(trend(x))
     n, number = values.shape
     if n < number:
         raise ValueError(

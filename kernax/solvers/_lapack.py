@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from kernax.solvers import _ffi
+from kernax import _ffi
 
 SMALLEST = 192
 """Smaller matrices are left to XLA's own routines: the call through Python would cost more than it saves."""

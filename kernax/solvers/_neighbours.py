@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from kernax import _ffi
 from kernax.kernels._distances import squared_distances
 from kernax.rows import Rows, map_rows
-from kernax.solvers import _ffi
 from kernax.solvers._raw import one_at_a_time_on_cpu
 
 _TARGET = "kernax_nearest_1"
@@ -96,6 +96,54 @@ def nearest_by(
     return map_rows(of_block, (queries, before), 4 * n).astype(jnp.int32)
 
 
+def nearest_in_blocks(
+    points_of: Callable[[Int[Array, " s"]], Float[Array, "s q"]],
+    size: int,
+    live: Bool[Array, " n"],
+    places: Int[Array, " n"],
+    queries: Float[Array, "k q"],
+    before: Int[Array, " k"],
+    number: int,
+) -> Int[Array, "k number"]:
+    """The same for points that do not fit into memory: one block after another is searched, and the best are kept.
+
+    **Arguments:**
+
+    - `points_of`: gives the points of some row numbers.
+    - `size`: how many points make a block.
+    - `live`: which points may be found.
+    - `places`: the place of each row in the order by which `before` counts.
+    - `queries`, `before`, `number`: as in `nearest`.
+
+    **Returns:**
+
+    The places of the points that were found; -1 where there are fewer points.
+    """
+    n = live.shape[0]
+
+    def in_block(best: tuple[Array, Array], begin: Array) -> tuple[tuple[Array, Array], None]:
+        rows = begin + jnp.arange(size, dtype=places.dtype)
+        place = jnp.where(rows < n, places[rows], n)
+        order = jnp.argsort(place)
+        place, rows = place[order], jnp.minimum(rows[order], n - 1)
+        points = points_of(rows)
+        found = nearest(points, live[rows] & (place < n), queries, jnp.searchsorted(place, before), number)
+
+        def distance(some: tuple[Array, Array]) -> Array:
+            query, found = some
+            return jnp.sum((points[found] - query[:, None]) ** 2, axis=-1)
+
+        far = map_rows(distance, (queries, found), number * queries.shape[1])
+        far = jnp.concatenate([best[0], jnp.where(found >= 0, far, jnp.inf)], axis=1)
+        found = jnp.concatenate([best[1], jnp.where(found >= 0, place[found], -1)], axis=1)
+        far, first = jax.lax.top_k(-far, number)
+        return (-far, jnp.take_along_axis(found, first, axis=1)), None
+
+    shape = (queries.shape[0], number)
+    nothing = jnp.full(shape, jnp.inf, queries.dtype), jnp.full(shape, -1, places.dtype)
+    return jax.lax.scan(in_block, nothing, jnp.arange(0, n, size, dtype=places.dtype))[0][1]
+
+
 def _nearest_on_host(out: Any, points: Any, live: Any, queries: Any, before: Any) -> None:
     """What `nearest` computes, on XLA's buffers."""
     answer, points, live, queries, before = map(_ffi.view, (out, points, live, queries, before))
@@ -104,7 +152,7 @@ def _nearest_on_host(out: Any, points: Any, live: Any, queries: Any, before: Any
     limits = np.searchsorted(places, before)
     order, number = np.argsort(limits, kind="stable"), answer.shape[1]
     # Less a common offset, which would cost digits of the distances.
-    points = points[places].astype(np.float64)
+    points = points[places].astype(np.float64, copy=False)
     centre = points.mean(axis=0) if len(points) else 0.0
     points, queries = points - centre, queries - centre
     answer[:] = -1

@@ -288,6 +288,11 @@ class AbstractSolver(eqx.Module):
     has_small_matrices: ClassVar[bool] = False
     """Whether it factorises many small matrices, for which one BLAS thread is enough."""
 
+    @property
+    def solves(self) -> bool:
+        """Whether Systems solve for right-hand sides; false if they only estimate the likelihood, and predict."""
+        return True
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
 

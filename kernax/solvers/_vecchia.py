@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from kernax._arrays import matmul, whole_number
 from kernax.grams import AbstractGram
-from kernax.rows import map_rows, take
+from kernax.rows import is_on_disk, map_rows, take
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._cholesky import RawCholesky
 from kernax.solvers._conditionals import Conditionals, Entries, Health, evidence, factor
@@ -18,7 +18,10 @@ from kernax.solvers._local import (
     Coordinates,
     coordinates,
     dissimilarity,
+    has_coordinates,
     known_rows,
+    nearest_in_file,
+    points_of,
     predicted,
     rows_near_any,
     with_nearest,
@@ -58,7 +61,15 @@ class VecchiaSystem(AbstractSystem):
         """0: jitter is added to single blocks only. `Solution.jitter` is the largest of them."""
         return jnp.zeros((), self.noise.dtype)
 
+    @property
+    def _is_part(self) -> bool:
+        """Whether the conditionals are those of a part of the rows."""
+        return self.plan.rows.size < self.gram.n
+
     def _solve(self, columns):
+        if self._is_part:
+            value = jnp.full_like(columns, jnp.nan)
+            return Solution(value, self._ended(self.health), kept=columns, jitter=self.health.jitter)
         seen = matmul(jnp.swapaxes(self.root, 1, 2), self._of_blocks(columns))
         value = self._added_up(matmul(self.root, seen))
         value = jnp.where(self.health.ok, value, jnp.nan)
@@ -68,7 +79,7 @@ class VecchiaSystem(AbstractSystem):
         return jnp.where(self.health.ok, self.plan.weight * self.log_determinant, jnp.nan)
 
     def _evidence(self, columns):
-        entries = Entries(self.gram.kernel, take(self.gram.x), self.noise, columns)
+        entries = Entries(self.gram.kernel, self.gram.x, self.noise, columns)
         quadratic, logdet, health = evidence(entries, self.plan, self.solver.mesh)
         quadratic, logdet = (jnp.where(health.ok, term, jnp.nan) for term in (quadratic, logdet))
         return Evidence(quadratic, logdet, jnp.zeros_like(logdet), self._ended(health))
@@ -93,7 +104,8 @@ class VecchiaSystem(AbstractSystem):
         # One set of rows for all: those that are nearest to any of the new ones.
         new = x if z is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), x, z)
         places = rows_near_any(self.gram, new, _JOINT, self.solver.coordinates)
-        matrix, upper, known = known_rows(self.gram, self.noise, places[None])
+        matrix, upper, sets = known_rows(self.gram, self.noise, places[None])
+        known = jax.tree.map(lambda leaf: leaf[0], sets)
         cross = jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, x), 0.0)
         other = cross if z is None else jnp.where((places >= 0)[:, None], self.gram.kernel.gram(known, z), 0.0)
         solved = derivatives.solve_matrix(matrix[0], RawCholesky(upper[0]), other)
@@ -104,12 +116,17 @@ class VecchiaSystem(AbstractSystem):
         return 4 * min(self.solver.prediction_neighbours, self.gram.n) ** 2
 
     def inverse_diagonal(self):
+        """`None` if only a part of the rows has conditionals."""
+        if self._is_part:
+            return None
         entries = self._added_up(jnp.sum(self.root**2, axis=2)[:, :, None])[:, 0]
         entries = jnp.where(self.gram.mask, entries, 1.0)
         return self._or_nan(jnp.where(self.health.ok, entries, jnp.nan))
 
     def draw(self, key, number):
-        """One block after another, each given the rows that it is conditioned on."""
+        """One block after another, each given the rows that it is conditioned on; `None` if only a part has conditionals."""
+        if self._is_part:
+            return None
         block, n = self.plan.rows.shape[1], self.gram.n
         shocks = jax.random.normal(key, (*self.plan.rows.shape, number), self.noise.dtype)
 
@@ -159,6 +176,12 @@ class Vecchia(AbstractSolver):
     Which rows are close is decided by the kernel's lengthscales. `fit` decides it anew a few times (`Fit.num_refreshes`). In
     between, the neighbours stay, so the objective is smooth. Early rounds use a random part of the rows.
 
+    Rows in a file (see `kx.Data`) are read when they are needed, about 8 MB at a time, and about 100 bytes for
+    each row are in memory, whatever the number of columns. The file is read once for each search of neighbours: for each
+    round of a fit and for each call that predicts. The neighbours and their factor are `2 m` numbers for each row, which may
+    be more than the file; `part` bounds them. Blocks of several rows, `ordering="maxmin"` and kernels without coordinates
+    need the coordinates of all rows in memory.
+
     **Arguments:**
 
     - `neighbours`: how many earlier rows each block is conditioned on.
@@ -170,6 +193,9 @@ class Vecchia(AbstractSolver):
       given, the kernel's own coordinates (columns divided by lengthscales); for a kernel that has none, the correlation is
       computed for all pairs of rows, which takes O(n²) time.
     - `seed`: the seed of the random order.
+    - `part`: at most about this many random rows have their conditionals computed, and the likelihood of all rows is
+      estimated from them; all rows if not given. Predictions still use all rows. `alpha` is NaN then, and leave-one-out and
+      a trend are not offered. For data whose n × neighbours numbers do not fit into memory.
     - `mesh`: a `jax.sharding.Mesh` with one axis, over whose devices the blocks of the likelihood are spread.
     """
 
@@ -181,12 +207,19 @@ class Vecchia(AbstractSolver):
     )
     coordinates: Coordinates = eqx.field(static=True, default=None)
     seed: int = eqx.field(static=True, default=0)
+    part: int | None = eqx.field(
+        static=True, default=None, converter=lambda k: None if k is None else whole_number(k, "Vecchia.part")
+    )
     mesh: Mesh | None = eqx.field(static=True, default=None)
     plan: Conditionals | None = None
     """The blocks and their neighbours, if they have been chosen."""
 
     num_refreshes: ClassVar[int] = 2
     has_small_matrices: ClassVar[bool] = True
+
+    @property
+    def solves(self):
+        return self.part is None
 
     def __check_init__(self):
         if self.ordering not in ("random", "maxmin"):
@@ -197,6 +230,7 @@ class Vecchia(AbstractSolver):
     def settled(self, gram, part=None):
         """This solver with blocks and neighbours that stay; with `part`, those of a random part of about that many rows."""
         gram = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, gram)
+        part = min([k for k in (part, self.part) if k is not None], default=None)
         return eqx.tree_at(lambda s: s.plan, self, self._chosen(gram, part), is_leaf=lambda leaf: leaf is None)
 
     def prepare(self, gram, noise):
@@ -209,7 +243,7 @@ class Vecchia(AbstractSolver):
                 f"the neighbours of this Vecchia solver were chosen for {plan.num_rows} rows, and the data has {gram.n}: "
                 "make a new one, kx.Vecchia(…)."
             )
-        entries = Entries(gram.kernel, take(gram.x), noise, jnp.zeros((gram.n, 0), noise.dtype))
+        entries = Entries(gram.kernel, gram.x, noise, jnp.zeros((gram.n, 0), noise.dtype))
         root, logdet, health = factor(entries, plan)
         return VecchiaSystem(  # pyright: ignore[reportCallIssue]
             gram=gram,
@@ -235,20 +269,20 @@ class Vecchia(AbstractSolver):
         found = self._earlier(gram, order, live, rows, chosen * block, min(self.neighbours, (blocks - 1) * block))
         neighbours = jnp.where(found >= 0, order[found], -1)
         rows = jnp.where((rows >= 0) & gram.mask[rows], rows, -1)
-        weight = jnp.asarray(blocks / len(chosen), gram.diagonal().dtype)
+        weight = jnp.asarray(blocks / len(chosen), jax.eval_shape(gram.diagonal).dtype)
         return Conditionals(rows.astype(jnp.int32), neighbours.astype(jnp.int32), weight, n)
 
     def _order(self, gram: AbstractGram, block: int, blocks: int) -> Int[Array, " n"]:
         """All rows in order, block after block; rows that do not count are last within their block."""
         n, key = gram.n, jax.random.key(self.seed)
         if block == 1 and self.ordering == "random":
-            return jax.random.permutation(key, n)
-        points = coordinates(gram.kernel, take(gram.x), self.coordinates)
-        if points is None:
+            return jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))
+        if not has_coordinates(gram, self.coordinates):
             raise TypeError(
                 f"Vecchia(block={self.block}, ordering={self.ordering!r}) needs coordinates of the rows, which "
                 f"{type(gram.kernel).__name__} does not have: give coordinates=…, or use block=1 and the random order."
             )
+        points = map_rows(lambda rows: coordinates(gram.kernel, rows, self.coordinates), gram.x, 1)
         compact = compact_order(points, gram.mask, block)
         whole = n // block
         turn = coarse_to_fine(whole) if self.ordering == "maxmin" else jax.random.permutation(key, whole)
@@ -261,14 +295,15 @@ class Vecchia(AbstractSolver):
         """The places in the order of the rows that are nearest to any row of each block, among those before the block."""
         if number == 0:
             return jnp.zeros((rows.shape[0], 0), jnp.int32)
-        every = take(gram.x, order)
-        points = coordinates(gram.kernel, every, self.coordinates)
-        if points is None:
-            firsts = take(gram.x, rows[:, 0])
+        if not has_coordinates(gram, self.coordinates):
+            every, firsts = take(gram.x, order), take(gram.x, rows[:, 0])
             return nearest_by(lambda some: dissimilarity(gram.kernel, some, every), live, firsts, before, number)
-        members = coordinates(gram.kernel, take(gram.x, jnp.maximum(rows, 0).reshape(-1)), self.coordinates)
-        assert members is not None
+        members = points_of(gram, self.coordinates, jnp.maximum(rows, 0).reshape(-1))
         blocks, size = rows.shape
+        if is_on_disk(gram.x) and size == 1:
+            places = jnp.zeros(gram.n, jnp.int32).at[order].set(jnp.arange(gram.n, dtype=jnp.int32))
+            return nearest_in_file(gram, places, members, before, number, self.coordinates)
+        points = points_of(gram, self.coordinates, order)
         # Rows near one member are often near others, too: three times the share of each leaves enough. If most rows are
         # neighbours, all are looked at.
         each = number if size == 1 or gram.n < 4 * number else min(number, -(-3 * number // size) + 8)
