@@ -47,8 +47,7 @@ class Result(eqx.Enumeration):
     )
     max_steps_reached = _Message(
         "The computation reached the maximum number of steps before it converged.",
-        "Raise max_steps. With kx.CG, a preconditioner of higher rank (kx.CG(kx.LowRank(2000))), a larger tolerance or a "
-        "larger noise also help.",
+        "Raise max_steps. In a solve by kx.CG, a preconditioner of higher rank also helps: kx.CG(kx.LowRank(2000)).",
     )
     stalled = _Message(
         "The value no longer improves, although the gradient is not small.",
