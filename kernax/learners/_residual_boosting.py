@@ -179,7 +179,7 @@ def _boosted(
 def _numbers(solution: Solution) -> Solution:
     """The parts of a solution that are linear in what it solves for."""
     kept = eqx.filter(solution.kept, eqx.is_inexact_array)
-    return Solution(solution.value, None, steps=None, kept=kept, residual=None)
+    return Solution(solution.value, None, steps=None, kept=kept, residual=None, jitter=None)
 
 
 def _shrinkage(c: Conditioned, rate: Float[Array, ""], shift: Float[Array, ""]) -> tuple[Array, Array]:

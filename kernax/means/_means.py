@@ -1,5 +1,6 @@
 """Mean functions are callables of one point: the named ones, a user's function, or an Equinox module."""
 
+import math
 import numbers
 from typing import Any
 
@@ -47,7 +48,7 @@ def as_mean(value: Any) -> Any:
 
 def mean_values(mean: Any, x: Rows, like: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
     """The mean at every row, in the shape and dtype of the targets `like`."""
-    values = map_rows(jax.vmap(mean), x, like[0].size).astype(like.dtype)
+    values = map_rows(jax.vmap(mean), x, math.prod(like.shape[1:])).astype(like.dtype)
     if values.ndim == 1 and like.ndim == 2:
         values = values[:, None]
     if values.ndim > like.ndim or (values.ndim == like.ndim == 2 and values.shape[1] not in (1, like.shape[1])):

@@ -202,6 +202,7 @@ KERNELS = {
     "Linear": kx.Linear(variance=np.array([0.4, 1.9])),
     "ArcCosine": kx.ArcCosine(order=0, weight_variance=np.array([0.4, 1.9]), bias_variance=0.3),
     "NNGP": kx.NNGP(depth=3, weight_variance=1.6),
+    "RandomFeatures": kx.RandomFeatures(kx.Matern32(0.8), 16),
     "NTK": kx.NTK(depth=2, bias_variance=np.array([0.4, 0.2, 0.0])),
     "Polynomial": kx.Polynomial(degree=3, scale=0.5, offset=0.7),
     "Constant": kx.Constant(1.4),
