@@ -45,25 +45,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]):
-        self._folder = Path(folder)
-        if self._folder.exists() and not self._folder.is_dir():
-            raise ValueError(f"checkpoint must be a folder, but {self._folder} is a file.")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        versions = {"python": platform.python_version(), "jax": jax.__version__, "numpy": np.__version__}
-        identity = {"format": _FORMAT, "kernax": __version__, **identity, "about": versions | about}
-        path = self._folder / "fit.json"
-        if path.exists():
-            _check_same(_read_json(path), identity, self._folder)
-            return
-        foreign = [entry.name for entry in self._folder.iterdir() if not entry.name.endswith(".tmp")]
-        if path.exists():  # another process has just begun the same
-            _check_same(_read_json(path), identity, self._folder)
-            return
-        if foreign:
-            raise ValueError(
-                f"{self._folder} is not empty and holds no checkpoint ({foreign[0]}, …): give a folder of its own."
-            )
-        _write(path, json.dumps(identity, indent=2).encode())
+        self._folder = claimed(folder, identity, about)
 
     def parts(self, like: PyTree) -> list[Part]:
         """All results written so far, in the structure of `like`."""
@@ -86,7 +68,29 @@ class Checkpoint:
         def save(file: Any) -> None:
             np.savez(file, numbers=part.numbers, digests=part.digests, **leaves)
 
-        _write(path, save)
+        write_file(path, save)
+
+
+def claimed(folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]) -> Path:
+    """A folder that belongs to the fit of this identity: created if it does not exist, `ValueError` if it is another's."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"checkpoint must be a folder, but {folder} is a file.")
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = {"python": platform.python_version(), "jax": jax.__version__, "numpy": np.__version__}
+    identity = {"format": _FORMAT, "kernax": __version__, **identity, "about": versions | about}
+    path = folder / "fit.json"
+    if path.exists():
+        _check_same(_read_json(path), identity, folder)
+        return folder
+    foreign = [entry.name for entry in folder.iterdir() if not entry.name.endswith(".tmp")]
+    if path.exists():  # another process has just begun the same
+        _check_same(_read_json(path), identity, folder)
+        return folder
+    if foreign:
+        raise ValueError(f"{folder} is not empty and holds no checkpoint ({foreign[0]}, …): give a folder of its own.")
+    write_file(path, json.dumps(identity, indent=2).encode())
+    return folder
 
 
 def digest(data: HostData) -> np.ndarray:
@@ -125,7 +129,8 @@ def _change(name: str, old: Any, new: Any) -> str:
     return f"{name} there: {old}; here: {new}"
 
 
-def _write(path: Path, content: Any) -> None:
+def write_file(path: Path, content: Any) -> None:
+    """Write bytes, or what a function writes to a file. The file is complete or as it was before."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with open(temporary, "wb") as file:
         content(file) if callable(content) else file.write(content)

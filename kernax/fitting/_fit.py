@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -13,7 +14,10 @@ from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
+from kernax.fitting._fingerprints import described
+from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._fits import Fit
+from kernax.fitting._identity import of_data, of_settings, of_start
 from kernax.fitting._lanes import run_traced, stacked
 from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
 from kernax.fitting._rounds import best_lane, run_rounds, values_of
@@ -21,6 +25,7 @@ from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
 from kernax.model import AbstractModel, check_model_and_data, condition, settled
 from kernax.parameters import as_dtype, at_bound, join, split
+from kernax.parameters import trainable as all_trainable
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory, throw_unless
 
@@ -43,6 +48,7 @@ def fit(
     key: Key[Array, ""] | None = None,
     progress: bool = False,
     throw: bool = True,
+    checkpoint: str | os.PathLike | None = None,
 ) -> Fit[M]:
     """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
 
@@ -64,6 +70,11 @@ def fit(
 
     Compiled programs are found again for the same shapes, settings, and objective and optimiser objects: make an optimiser
     once, not in every call. `fit` itself has no derivative.
+
+    `checkpoint` names a folder that keeps the state of the fit, written every few seconds and at its end. The same call
+    resumes an interrupted run, with the same numbers as a run that was not interrupted, and returns at once if that run was
+    complete. If the folder belongs to another model, dataset, objective, optimiser, solver, setting or version of kernax,
+    `ValueError` is raised (see `kx.fit_many` for how functions are compared). Rows in a file are read once to compare them.
 
     Called eagerly it raises `FailedError` if there is no usable answer at all (`throw=False` returns the status), and
     Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
@@ -92,9 +103,18 @@ def fit(
     # Inside a trace everything that was computed is traced, even if model and data are not.
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):
         problem = Problem(held, data, objective, settled(solver, model, data))
+        if checkpoint is not None:
+            raise ValueError("a fit inside jit or vmap cannot be interrupted: give no checkpoint, or call kx.fit outside.")
         frees, problem = _without_derivative((frees, problem))
         return best_of(run_traced(frees, problem, rules), problem, rules)
-    lanes, problem, earlier = run_rounds(frees, held, data, objective, solver, rules, progress=progress)
+    kept = None
+    if checkpoint is not None:
+        about: dict[str, Any] = {"model": described(model)}
+        free = all_trainable(model) if trainable is None else trainable
+        identity = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
+        identity |= of_start(model, free, restarts, key, data.dtype, about)
+        kept = FitCheckpoint(checkpoint, identity | of_settings(rules, objective, optimiser, solver, about), about)
+    lanes, problem, earlier = run_rounds(frees, held, data, objective, solver, rules, progress=progress, kept=kept)
     answer = with_own_history(best_of(lanes, problem, rules))
     answer = dataclasses.replace(answer, data=data, solver=solver)
     if earlier:

@@ -7,11 +7,12 @@ their line searches do not wait for each other.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from kernax._threads import one_blas_thread, with_one_blas_thread_if
+from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
 from kernax.fitting._programs import compiled
 from kernax.fitting._progress import progress_bar
@@ -65,25 +67,36 @@ def run_lanes(
     progress: bool,
     together: bool | None = None,
     before: LoopState | None = None,
+    kept: FitCheckpoint | None = None,
+    title: str = "fit",
 ) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached.
 
-    `before` is the end of a fit of a similar problem, from whose curvature a single lane starts.
+    `before` is the end of a fit of a similar problem, from whose curvature a single lane starts. `kept` knows how far lanes
+    of an interrupted run have come, and is told how far these come. `title` stands before the progress bar and tells the
+    rounds of a fit apart.
     """
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
-    with _ctrl_c_sets(stop), progress_bar(progress, rules.max_steps * (1 if together else len(frees))) as show:
-        if together:
-            states = _start_together(frees, problem.dtype, rules)
-            return _unstacked(_drive(_advance_together, states, problem, rules, stop, show), len(frees))
+    total = rules.max_steps * (1 if together else len(frees))
+    with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, _written_at_the_end(kept):
 
-        def lane(free: AbstractModel) -> LoopState:
-            return _drive(_advance, _start(free, problem.dtype, rules, before), problem, rules, stop, show)
+        def driven(advance: Any, state: LoopState, number: int = 0) -> LoopState:
+            name = f"{title}, start {number + 1}"
+            keep = None if kept is None else functools.partial(kept.keep, name)
+            state = state if kept is None else kept.resumed(name, state)
+            return _drive(advance, state, problem, rules, stop, show, keep)
+
+        if together:
+            return _unstacked(driven(_advance_together, _start_together(frees, problem.dtype, rules)), len(frees))
+
+        def lane(free: AbstractModel, number: int) -> LoopState:
+            return driven(_advance, _start(free, problem.dtype, rules, before), number)
 
         if len(frees) == 1:
-            return [with_one_blas_thread_if(problem.has_small_matrices, lane, frees[0])]
+            return [with_one_blas_thread_if(problem.has_small_matrices, lane, frees[0], 0)]
         with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
-            futures = [pool.submit(lane, free) for free in frees]
+            futures = [pool.submit(lane, free, number) for number, free in enumerate(frees)]
             try:
                 # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
                 while wait(futures, timeout=0.2).not_done:
@@ -92,6 +105,15 @@ def run_lanes(
             except KeyboardInterrupt:
                 stop.set()
                 return [future.result() for future in futures]
+
+
+@contextlib.contextmanager
+def _written_at_the_end(kept: FitCheckpoint | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if kept is not None:
+            kept.flush()
 
 
 @contextlib.contextmanager
@@ -121,19 +143,29 @@ def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
 
 
 def _drive(
-    advance: Any, state: LoopState, problem: AbstractProblem, rules: Rules, stop: threading.Event, show: Any
+    advance: Any,
+    state: LoopState,
+    problem: AbstractProblem,
+    rules: Rules,
+    stop: threading.Event,
+    show: Any,
+    keep: Callable[[LoopState], None] | None,
 ) -> LoopState:
     """Advance in pieces of about half a second, one evaluation at the least. A piece that is cut off is lost; the state
-    before it is not.
+    before it is not. `keep` is called with the state after each piece.
     """
-    piece, done = 1, 0
+    piece, done, is_first = 1, int(np.max(np.asarray(state.step))), True
+    if done:  # by an earlier run
+        show(done, float(np.min(np.asarray(state.best.value))))
     try:
-        while np.any(np.asarray(state.running)) and (done == 0 or not stop.is_set()):
-            begun = time.monotonic()
+        while np.any(np.asarray(state.running)) and (is_first or not stop.is_set()):
+            begun, is_first = time.monotonic(), False
             state = advance(state, problem, rules, jnp.asarray(np.int32(done + piece)))
             reached = int(np.max(np.asarray(state.step)))
             show(reached - done, float(np.min(np.asarray(state.best.value))))
             done += piece
+            if keep is not None:
+                keep(state)
             took = time.monotonic() - begun
             piece = max(1, min(2 * piece, int(piece * 0.5 / max(took, 1e-4))))
     except KeyboardInterrupt:

@@ -17,8 +17,8 @@ from kernax.data._many import HostData, stacked, windows
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows, work
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
-from kernax.fitting._fingerprints import described, fingerprint, name_of
 from kernax.fitting._fits import Fits, Settings
+from kernax.fitting._identity import of_settings
 from kernax.fitting._loop import Objective, Rules
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._progress import many_bar
@@ -152,7 +152,7 @@ def fit_many(
                     kept = None
                     if checkpoint is not None:
                         about: dict[str, Any] = {}
-                        identity = starts.identity(about) | _identity(rules, objective, optimiser, solver, about)
+                        identity = starts.identity(about) | of_settings(rules, objective, optimiser, solver, about)
                         kept = Checkpoint(checkpoint, identity, about)
                     collector = Collector(starts.models, restarts + 1, kept, show, share, shares, settings)
                     batch = _Batch(starts, task, collector, devices, together, memory_budget)
@@ -269,18 +269,3 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
 
     nameless = [dataclasses.replace(some, keys=(), settings=after.settings) for some in (fits, after)]
     return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)
-
-
-def _identity(rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolver, about: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint records of the settings; `about` receives what helps to explain a difference."""
-    about |= {"objective": name_of(objective), "solver": described(solver)}
-    about["optimiser"] = "lbfgs" if optimiser is None else name_of(optimiser.update)
-    return {
-        "objective": fingerprint(objective, "the objective", about),
-        "optimiser": None if optimiser is None else fingerprint(optimiser, "the optimiser", about),
-        "solver": fingerprint(solver, "the solver", about),
-        "max_steps": rules.max_steps,
-        "gradient_tolerance": rules.gradient_tolerance,
-        "value_tolerance": rules.value_tolerance,
-        "patience": rules.patience,
-    }

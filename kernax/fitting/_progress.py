@@ -7,12 +7,12 @@ from kernax._bars import tqdm
 
 
 @contextlib.contextmanager
-def progress_bar(wanted: bool, total: int) -> Iterator[Callable[[int, float], None]]:
+def progress_bar(wanted: bool, total: int, title: str = "fit") -> Iterator[Callable[[int, float], None]]:
     """Yields a function to call with the steps just made and the best value so far."""
     if not wanted:
         yield lambda steps, value: None
         return
-    with tqdm()(total=total, unit="step", desc="fit") as bar:
+    with tqdm()(total=total, unit="step", desc=title) as bar:
 
         def show(steps: int, value: float) -> None:
             bar.set_postfix(value=f"{value:.6g}")

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from kernax.data import Data
+from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import LoopState, Objective, Problem, Rules
 from kernax.model import AbstractModel, settled
@@ -34,6 +35,7 @@ def run_rounds(
     rules: Rules,
     *,
     progress: bool,
+    kept: FitCheckpoint | None = None,
 ) -> tuple[list[LoopState], Problem, list[list[LoopState]]]:
     """All rounds of an eager fit.
 
@@ -43,6 +45,7 @@ def run_rounds(
     - `held`, `data`, `objective`, `solver`: what makes up the problem.
     - `rules`: those of the last round.
     - `progress`: whether to show a bar.
+    - `kept`: where the state of the fit is kept, and may have been kept by an interrupted run.
 
     **Returns:**
 
@@ -57,16 +60,20 @@ def run_rounds(
         gradient_tolerance=math.inf,
     )
     model, before, done = join(frees[0], held), None, []
-    for _ in range(solver.num_refreshes):
+
+    def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
-        lanes = run_lanes(frees, problem, early, progress=progress, before=before)
+        title = f"fit, round {len(done) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
+        return run_lanes(frees, problem, rules, progress=progress, before=before, kept=kept, title=title), problem
+
+    for _ in range(solver.num_refreshes):
+        lanes, problem = run(early, part)
         before = best_lane(lanes)
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
             return lanes, problem, done
         done.append(lanes)
         frees, model = [before.best.free], join(before.best.free, held)
-    problem = Problem(held, data, objective, settled(solver, model, data))
-    return run_lanes(frees, problem, rules, progress=progress, before=before), problem, done
+    return *run(rules, None), done
 
 
 def best_lane(lanes: list[LoopState]) -> LoopState:

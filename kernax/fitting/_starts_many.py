@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from kernax.data import Data
-from kernax.fitting._fingerprints import described, fingerprint
+from kernax.fitting._fingerprints import described
+from kernax.fitting._identity import of_start
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Rules, start
 from kernax.fitting._models import Models
@@ -70,17 +71,8 @@ class Starts:
     def identity(self, about: dict[str, Any]) -> dict[str, Any]:
         """What a checkpoint records of the starts; `about` receives what helps to explain a difference."""
         about["model"] = described(self.models.example) if self.models.number is None else f"{self.models.number} models"
-        about["trainable"] = described(self._trainable)
-        key = self._key
-        trainable = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree.leaves_with_path(self._trainable)]
-        return {
-            "model": fingerprint(self.models.model, "the model", about),
-            "trainable": fingerprint(trainable, "trainable"),
-            "initialise": self._initialise,
-            "restarts": self._restarts,
-            "key": None if key is None else f"{jax.random.key_impl(key)} {np.asarray(jax.random.key_data(key)).tolist()}",
-            "dtype": str(self._dtype),
-        }
+        own = of_start(self.models.model, self._trainable, self._restarts, self._key, self._dtype, about)
+        return own | {"initialise": self._initialise}
 
 
 @compiled

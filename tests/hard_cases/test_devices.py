@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 
+import jax
 import numpy as np
 import pytest
 
@@ -215,3 +216,34 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
     assert 0 < begun.sum() < 40
     np.testing.assert_array_equal(np.isfinite(stopped["value"]), begun)
     np.testing.assert_array_equal(np.array(stopped["noise"]) == 0.5, ~begun)
+
+
+def likelihoods(mesh):
+    """Value and gradient by the solvers that spread rows over devices; the rows do not divide by the devices."""
+    x, y = made(101, 0)
+    data = kx.Data(x, y)
+    vector, rebuild = kx.parameters.ravel(kx.Model(kx.Matern32(1.0), noise=0.1))
+    answers = []
+    for solver in (kx.Vecchia(5, mesh=mesh), kx.CG(tolerance=1e-10, stored=False, mesh=mesh)):
+
+        def value(v, data, solver=solver):
+            return kx.log_marginal_likelihood(kx.condition(rebuild(v), data, solver))
+
+        both = jax.jit(jax.value_and_grad(value))(np.asarray(vector), jax.tree.map(np.asarray, data))
+        answers += [np.append(*map(np.asarray, both)).tolist()]
+    return answers
+
+
+def test_one_likelihood_on_the_devices_of_two_processes():
+    code = inspect.getsource(likelihoods) + textwrap.dedent("""
+        port, process = sys.argv[1], int(sys.argv[2])
+        jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=process)
+        assert len(jax.devices()) == 4
+        print(json.dumps(likelihoods(jax.sharding.Mesh(np.array(jax.devices()), "rows"))))
+    """)
+    port, flags = free_port(), "--xla_force_host_platform_device_count=2"
+    with started(code, port, 0, XLA_FLAGS=flags) as first, started(code, port, 1, XLA_FLAGS=flags) as second:
+        together = [answer(process) for process in (first, second)]
+    alone = likelihoods(None)
+    for theirs in together:
+        np.testing.assert_allclose(theirs, alone, rtol=1e-10)
