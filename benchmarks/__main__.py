@@ -31,6 +31,7 @@ MODULES = {
     "low_rank": "low_rank",
     "large_accuracy": "large_accuracy",
     "million": "million",
+    "growth": "growth",
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",

@@ -1,16 +1,10 @@
-"""CG: a solve against GPyTorch's, accuracy against dense, and how time and peak memory grow.
+"""CG: a solve against GPyTorch's, and accuracy against dense.
 
 - `solve`: pol (UCI, n = 13,500, 26 columns), ARD Matérn-3/2, noise 0.01, to a relative residual of 1e-2, the kernel matrix
   included. GPyTorch preconditions with a pivoted Cholesky factor of rank 15 (its default) or 100. All residuals are computed
   from the answers by NumPy and printed.
 - At n = 2000 the means of CG (default options) and of Cholesky are compared.
-- `growth`: fresh processes condition, predict 200 means, and compute the likelihood with its gradient in all hyperparameters
-  (ARD RBF, d = 4, noise 0.09), with tiles only. Peak memory is that of the whole process, Python and JAX included. `dense K`
-  is what the kernel matrix alone would take. The slopes are those of logarithms between the smallest and the largest n.
 """
-
-import math
-import time
 
 import numpy as np
 
@@ -20,9 +14,7 @@ from benchmarks._table import Table, verdict
 from benchmarks._timing import Side, compare
 
 COMPARED = 2000
-ERROR, GIGABYTES, RATIO = 1e-6, 1.5, 0.5
-LARGE = 10_000
-"""The size at which the goal for memory holds."""
+ERROR, RATIO = 1e-6, 0.5
 RESIDUAL, NOISE, VARIANCE = 1e-2, 0.01, 0.32
 LENGTHSCALES = [0.65, 0.69, 1.73, 2.71, 1.91, 5.76, 5.96, 12.3, 50.0, 8.89, 5.85, 7.06, 11.0] + 13 * [50.0]
 """As fitted to a part of pol, the columns that do not matter at 50."""
@@ -37,7 +29,6 @@ def run(options: Options) -> Table:
     largest = _fresh.call("benchmarks.cg:error", COMPARED)
     agreement = "met" if largest <= ERROR else "DISAGREE"
     table.line(COMPARED, "largest error of the mean", f"{largest:.1e}", f"≤ {ERROR:g}", agreement)
-    _growth(table, options.sizes_or(LARGE // 2, LARGE, 2 * LARGE))
     return table
 
 
@@ -115,22 +106,6 @@ def _residual(given: _uci.Split, answer: np.ndarray) -> float:
     return float(np.linalg.norm(left) / np.linalg.norm(given.y))
 
 
-def _growth(table: Table, sizes: tuple[int, ...]) -> None:
-    found = {n: _fresh.call("benchmarks.cg:measured", n) for n in sizes}
-    for n, one in found.items():
-        goal = GIGABYTES if n == LARGE else None
-        shown = "–" if goal is None else f"≤ {goal:g}"
-        table.line(n, "peak memory, GB", f"{one['gigabytes']:.2f}", shown, verdict(one["gigabytes"], goal))
-        table.line(n, "dense K, GB", f"{8e-9 * n * n:.2f}", "–", "–")
-        table.line(n, "steps of one solve", one["steps"], "–", "–")
-        table.line(n, "value and gradient, s", one["seconds"], "–", "–")
-    if len(sizes) > 1:
-        first, last = min(sizes), max(sizes)
-        for key in ("seconds", "gigabytes"):
-            slope = math.log(found[last][key] / found[first][key]) / math.log(last / first)
-            table.line(f"{first}–{last}", f"slope of log {key} against log n", f"{slope:.2f}", "–", "–")
-
-
 def error(n: int) -> float:
     """The largest difference of the means of CG and Cholesky. In a process of its own."""
     import kernax as kx
@@ -138,25 +113,6 @@ def error(n: int) -> float:
     model, data, new = _problem(n)
     ours, dense = (kx.mean(kx.condition(model, data, solver), new) for solver in (kx.CG(), kx.Cholesky()))
     return float(np.max(np.abs(np.asarray(ours) - np.asarray(dense))))
-
-
-def measured(n: int) -> dict[str, float]:
-    """Peak memory, steps and seconds. In a process of its own."""
-    import jax
-
-    import kernax as kx
-    from benchmarks.memory import _resident
-
-    model, data, new = _problem(n)
-    solver = kx.CG(stored=False)
-    c = kx.condition(model, data, solver)
-    jax.block_until_ready(kx.mean(c, new))
-    program = jax.jit(jax.value_and_grad(lambda m, d: kx.log_marginal_likelihood(kx.condition(m, d, solver))))
-    jax.block_until_ready(program(model, data))
-    begun = time.perf_counter()
-    jax.block_until_ready(program(model, data))
-    seconds = time.perf_counter() - begun
-    return {"gigabytes": _resident("VmHWM") / 1e9, "steps": int(c.solution.steps), "seconds": seconds}
 
 
 def _problem(n: int):

@@ -1,78 +1,35 @@
-"""`kx.LowRank` with 1000 inducing rows: the bound and its gradient against GPyTorch's SGPR, and growth with n.
+"""`kx.LowRank` with 1000 inducing rows: the bound and its gradient against GPyTorch's SGPR.
 
 Both sides have the same inducing rows, ARD kernels in 8 columns, float64, and ten hyperparameters; values and gradients must
 agree to 1e-6. GPyTorch's side is `InducingPointKernel` under `ExactMarginalLogLikelihood`, whose added loss is Titsias'
-correction. Growth is measured in a fresh process for each size: seconds and peak memory of the bound and its gradient, and
-seconds of choosing the inducing rows (`choice`). The last line gives the slopes of their logarithms; 1 is linear. `--sizes`
-replaces the sizes of both parts; the first part uses the largest.
+correction.
 """
 
 import importlib.util
-import time
-from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import _fresh
 from benchmarks._options import Options
 from benchmarks._problem import Problem, problem, same
-from benchmarks._table import RatioTable, Table
+from benchmarks._table import RatioTable
 from benchmarks._timing import Side, compare
 
-RANK, GOAL = 1000, 0.5
-SIZES = (10_000, 20_000, 50_000, 100_000)
+RANK, ROWS, GOAL = 1000, 100_000, 0.5
 
 
-def run(options: Options) -> Table:
-    sizes = options.sizes_or(*SIZES)
+def run(options: Options) -> RatioTable:
     table = RatioTable("n", "rank", "kernel")
     if importlib.util.find_spec("gpytorch") is None:
         print("skipped, not installed: gpytorch.")
-    else:
+        return table
+    for n in options.sizes_or(ROWS):
         for name in ("RBF", "Matern52"):
-            given, inducing = _problem(max(sizes))
+            given, inducing = _problem(n)
             timed = compare({"ours": _ours(name, given, inducing), "theirs": _gpytorch(name, given, inducing)}, options)
             ours, theirs = timed["ours"], timed["theirs"]
-            agree = same(ours.answer, theirs.answer)
-            goal = GOAL if max(sizes) == max(SIZES) else None
-            table.compare(
-                max(sizes), RANK, name, peer="gpytorch", ours=ours.seconds, theirs=theirs.seconds, goal=goal, agree=agree
-            )
-    growth = Table("n", "choice, s", "value and gradient, s", "memory, GB", "U alone, GB")
-    found = [_fresh.call("benchmarks.low_rank:measured", n) for n in sizes]
-    for n, (choice, seconds, gigabytes) in zip(sizes, found, strict=True):
-        growth.line(n, choice, seconds, gigabytes, 8e-9 * n * min(RANK, n))
-    if len(sizes) > 1:
-        slopes = [np.polyfit(np.log(sizes), np.log(column), 1)[0] for column in zip(*found, strict=True)]
-        growth.line("slope", *(f"{slope:.2f}" for slope in slopes), "–")
+            agree, goal = same(ours.answer, theirs.answer), GOAL if n >= ROWS else None
+            table.compare(n, RANK, name, peer="gpytorch", ours=ours.seconds, theirs=theirs.seconds, goal=goal, agree=agree)
     return table
-
-
-def measured(n: int) -> tuple[float, float, float]:
-    """Seconds of the choice, seconds and gigabytes of the bound with its gradient. In a process of its own."""
-    import jax
-
-    import kernax as kx
-    from benchmarks import _ours
-    from benchmarks.memory import _resident
-    from kernax.model import settled
-
-    given, inducing = _problem(n)
-    model, data, solver = _ours.model_of(given.parameters), kx.Data(given.x, given.y), kx.LowRank(RANK)
-    side = _side(model, data, inducing)
-    before = _resident("VmRSS")
-    side.call(None)
-    gigabytes = (_resident("VmHWM") - before) / 1e9
-    seconds = _seconds(lambda: side.call(None))
-    jax.block_until_ready(settled(solver, model, data))
-    choice = _seconds(lambda: jax.block_until_ready(settled(solver, model, data)))
-    return choice, seconds, gigabytes
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 def _problem(n: int) -> tuple[Problem, np.ndarray]:

@@ -52,12 +52,38 @@ def register(name: str, run: Callable[..., None]) -> None:
     - `run`: is called with the output and the inputs as XLA's buffers (see `view`), and writes into the output. What it
       raises becomes an error of the running program.
     """
-    # XLA keeps a handler's address until the process ends, and accepts only one address for a name. The handlers are kept
-    # where a second import of this module (a reload) finds them.
-    kept = sys.__dict__.setdefault("_kernax_handlers", {})
+    kept = _handlers()
     if version() is not None and name not in kept:
         kept[name] = _handler(name, run)
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(kept[name]), platform="cpu")
+
+
+def custom_calls() -> tuple[str, ...]:
+    """Names of the custom calls that kernax compiles into programs on CPU, for `jax.export`.
+
+    `jax.export` refuses custom calls that it does not know, unless they are named. The process that runs the exported
+    program must import kernax, which registers them.
+
+    !!! example
+
+        ```python
+        from jax import export
+
+        checks = [export.DisabledSafetyCheck.custom_call(name) for name in kx.solvers.custom_calls()]
+        exported = export.export(jax.jit(function), disabled_checks=checks)(*arguments)
+        ```
+
+    **Returns:**
+
+    A tuple of strings. They change only with a new version of kernax that cannot run programs exported before.
+    """
+    return tuple(sorted(_handlers()))
+
+
+def _handlers() -> dict[str, Any]:
+    # XLA keeps a handler's address until the process ends, and accepts only one address for a name. The handlers are kept
+    # where a second import of this module (a reload) finds them.
+    return sys.__dict__.setdefault("_kernax_handlers", {})
 
 
 def view(buffer: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from scipy.linalg import cython_lapack
 
 import kernax as kx
 from kernax import _ffi
-from kernax.solvers import _lapack, _raw, factorise_matrix, lapack_targets
+from kernax.solvers import _lapack, _raw, custom_calls, factorise_matrix
 
 N = 200
 TOLERANCES = {"float32": 2e-4, "float64": 1e-11}
@@ -228,7 +228,7 @@ PRELUDE = """
 
 FIRST = """
     if importlib.util.find_spec("flatbuffers"):
-        checks = [export.DisabledSafetyCheck.custom_call(name) for name in kx.solvers.lapack_targets()]
+        checks = [export.DisabledSafetyCheck.custom_call(name) for name in kx.solvers.custom_calls()]
         exported = export.export(jax.jit(jax.value_and_grad(likelihood)), disabled_checks=checks)(*arguments)
         with open(folder + "/exported", "wb") as file:
             file.write(exported.serialize())
@@ -298,4 +298,5 @@ def test_without_the_targets_xla_gives_the_same_likelihood_and_gradient(processe
 
 
 def test_the_names_of_the_targets_are_public():
-    assert lapack_targets() == ("kernax_spotrf_1", "kernax_dpotrf_1", "kernax_spotri_1", "kernax_dpotri_1")
+    routines = [f"kernax_{letter}{verb}_1" for letter in "sd" for verb in ("potrf", "potri")]
+    assert custom_calls() == tuple(sorted([*routines, "kernax_nearest_1", "kernax_rows_1"]))

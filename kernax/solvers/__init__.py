@@ -1,11 +1,11 @@
 """How `K + noise·I` is solved: strategies, the Systems that they prepare, and their derivatives in one file."""
 
+from kernax._ffi import custom_calls
 from kernax.solvers._bordered import Bordered, with_trend
 from kernax.solvers._cg import CG, CGSystem
 from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._kronecker import Kronecker, KroneckerSystem
-from kernax.solvers._lapack import lapack_targets
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._low_rank import LowRank, LowRankSystem
 from kernax.solvers._memory import available_memory
@@ -64,11 +64,11 @@ __all__ = [
     "as_code",
     "available_memory",
     "check_memory",
+    "custom_calls",
     "draw_root",
     "factorise_columns",
     "factorise_matrix",
     "is_usable",
-    "lapack_targets",
     "largest_eigenvalue",
     "logdet_definite",
     "offered",

@@ -33,28 +33,6 @@ _KINDS = {"s": ctypes.c_float, "d": ctypes.c_double}
 _ROUTINES = ("spotrf", "dpotrf", "spotri", "dpotri")
 
 
-def lapack_targets() -> tuple[str, ...]:
-    """Names of the custom calls that kernax compiles into programs on CPU, for `jax.export`.
-
-    `jax.export` refuses custom calls that it does not know, unless they are named. The process that runs the exported
-    program must import kernax, which registers them.
-
-    !!! example
-
-        ```python
-        from jax import export
-
-        checks = [export.DisabledSafetyCheck.custom_call(name) for name in kx.solvers.lapack_targets()]
-        exported = export.export(jax.jit(function), disabled_checks=checks)(*arguments)
-        ```
-
-    **Returns:**
-
-    A tuple of strings. They change only with a new version of kernax that cannot run programs exported before.
-    """
-    return tuple(map(_target, _ROUTINES))
-
-
 def is_available(matrix: Array) -> bool:
     """Whether potrf and potri can be called on a matrix of this type, and are faster than XLA at its size."""
     name = matrix.dtype.name
