@@ -24,7 +24,8 @@ import kernax as kx
 from benchmarks._options import Options
 from benchmarks._table import RatioTable
 from benchmarks._timing import Side, compare
-from kernax.fitting._ask_many import _over_lanes
+from kernax.data._many import windows
+from kernax.fitting._ask_many import _asked
 from kernax.fitting._models import Models
 
 CASES = ((1000, 50, 1), (1000, 50, 8), (200, 200, 4))
@@ -109,9 +110,15 @@ def _models_and_data(given: Batch) -> tuple[Models, kx.Data]:
 
 
 def threads(given: Batch) -> Side:
-    models, data = _models_and_data(given)
-    sets, n = given.y.shape
-    return Side(lambda _: _over_lanes(_value_and_gradient, models, np.arange(sets), (data,), (), n))
+    models, _ = _models_and_data(given)
+    sets = [data for window in windows(zip(given.x, given.y, strict=True)) for data in window]
+
+    def call(_: None) -> tuple[np.ndarray, np.ndarray]:
+        parts = _asked(_value_and_gradient, models, sets, (), None)
+        order = np.argsort(np.concatenate([numbers for numbers, _ in parts]))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *(answers for _, answers in parts))
+
+    return Side(call)
 
 
 def vmapped(given: Batch) -> Side:

@@ -10,6 +10,7 @@ What was learned: the answers are equal to the last bit, of 300 sets and of 400.
 """
 
 import os
+import threading
 import time
 
 from benchmarks import _fresh, _quiet
@@ -48,29 +49,29 @@ def both(count: int) -> dict:
 
     import kernax as kx
     from benchmarks import fit_many
-    from kernax.fitting._collect import Collector
+    from kernax.fitting import _engine
 
     devices = jax.devices()
     assert len(devices) == DEVICES
     sets = list(fit_many.sets(count, most_rows=MOST_ROWS))
     lanes, evaluations = np.zeros(DEVICES, int), np.zeros(DEVICES, int)
-    ended = Collector.ended
+    run, lock = _engine.run_block, threading.Lock()
 
-    def counted(self, stream, some, how, on):
-        # Under the collector's lock, for it is called from several threads.
-        with self._lock:
-            np.add.at(lanes, on, 1)
-            np.add.at(evaluations, on, how.num_steps)
-        ended(self, stream, some, how, on)
+    def counted(spec, block, site):
+        part = run(spec, block, site)
+        with lock:
+            lanes[site.device.id] += len(part.numbers)
+            evaluations[site.device.id] += part.results[0].num_steps.sum()
+        return part
 
     def timed(some: list) -> tuple[kx.fitting.Fits, float]:
         begun = time.perf_counter()
         fits = jax.block_until_ready(kx.fit_many(fit_many.start(), sets, devices=some))
         return fits, time.perf_counter() - begun
 
-    Collector.ended = counted
+    _engine.run_block = counted
     eight, cold_eight = timed(devices)
-    Collector.ended = ended
+    _engine.run_block = run
     one, cold_one = timed(devices[:1])
     warm = [timed(some)[1] for some in (devices, devices[:1])]
 

@@ -27,7 +27,7 @@ FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$",
     flags=re.MULTILINE | re.DOTALL,
 )
-PEERS = ("scikit-learn", "GPyTorch", "GPJax")
+PEERS = ("scikit-learn", "GPyTorch", "GPJax", "Python", "Dask", "Ray", "MPI", "SLURM", "Spark")
 ROOMS = ("bijectors", "data", "fitting", "grams", "io", "kernels", "learners", "means", "model", "noises", "parameters")
 ROOMS += ("plot", "posterior", "priors", "reports", "rows", "selection", "sklearn", "solvers", "tables")
 

@@ -225,18 +225,18 @@ def test_the_groups_of_a_table_are_datasets(fits):
 
 
 def test_a_generator_is_read_as_memory_allows(fits, monkeypatch):
-    events, run = [], _many.run
+    events, run = [], _many.run_blocks
 
     def datasets():
         for number, own in enumerate(SETS):
             events.append(number)
             yield own
 
-    def recorded(*args):
+    def recorded(*args, **options):
         events.append("run")
-        return run(*args)
+        return run(*args, **options)
 
-    monkeypatch.setattr(_many, "run", recorded)
+    monkeypatch.setattr(_many, "run_blocks", recorded)
     assert_identical(kx.fit_many(MODEL, datasets(), memory_budget=WINDOWS_OF_THREE), fits)
     # A window is closed by the first dataset that has no place in it.
     assert events[:9] == [0, 1, 2, 3, "run", 4, 5, 6, "run"]
@@ -252,13 +252,13 @@ def test_shapes_that_come_one_after_another(fits, monkeypatch):
 
     long = [3, 4, 5, 7, 8, 10]
     sets = (longer(*own) if number in long else own for number, own in enumerate(SETS))
-    shapes, run = [], _many.run
+    shapes, run = [], _many.run_blocks
 
-    def recorded(streams, *rest):
-        shapes.append([stream.data.y.shape[1] for stream in streams])
-        return run(streams, *rest)
+    def recorded(spec, blocks, *rest, **options):
+        shapes.append(sorted(block.data.y.shape[1] for block in blocks))
+        return run(spec, blocks, *rest, **options)
 
-    monkeypatch.setattr(_many, "run", recorded)
+    monkeypatch.setattr(_many, "run_blocks", recorded)
     many = kx.fit_many(MODEL, sets, memory_budget=4 * 3 * 20 * (8 + 16 + 1))
     assert shapes == [[16], [20], [16, 20], [16, 20]]
     assert_same_fits(many, [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], fits) for i in range(12)])

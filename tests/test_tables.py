@@ -765,3 +765,19 @@ def test_messages_name_no_more_than_a_few_lines():
     assert table.places([4]) == "line 6"
     assert re.fullmatch(r"rows 1, 2 \(counted from 0\)", tables.Table({"a": np.arange(9)}, "x").places([1, 2]))
     assert all(len(line) < 200 for line in itertools.chain([table.places(range(100))]))
+
+
+def test_frames_in_frames_out():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"shop": np.repeat(["a", "b"], 12), "day": np.tile(np.arange(12.0), 2)})
+    frame["sales"] = np.sin(frame.day) + 0.1 * rng.normal(size=24)
+    options = {"target": "sales", "by": "shop", "columns": ["day"]}
+    answer = frame.groupby("shop", group_keys=False)[["shop", "day", "sales"]].apply(
+        lambda own: tables.fit_frame(own, **options)
+    )
+    assert answer.dataset.tolist() == ["a", "b"]
+    alone = tables.fit_table_many(frame[frame.shop == "b"], **options).table()
+    assert answer.value.tolist()[1] == alone["value"][0]
+    schema = tables.frame_schema(frame[frame.shop == "a"], **options)
+    assert schema.startswith("`dataset` string, `rows` int, `result` string, `value` double")
+    assert [part.split("`")[1] for part in schema.split(", ")] == list(answer.columns)

@@ -1,6 +1,6 @@
 """Fitting: one loop, any objective, any optax optimiser; one dataset or thousands."""
 
-from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_many
+from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_many, score_many
 from kernax.fitting._fit import fit
 from kernax.fitting._fits import Fit, Fits
 from kernax.fitting._lbfgs import lbfgs
@@ -21,4 +21,5 @@ __all__ = [
     "log_posterior",
     "predict_many",
     "refit_many",
+    "score_many",
 ]

@@ -1,29 +1,51 @@
 """Questions to many fitted models at once: conditioned on their datasets, and at new points."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from kernax._threads import one_blas_thread
 from kernax.data import Data
-from kernax.data._many import HostData, host_rows, stacked, windows
-from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
+from kernax.data._many import HostData, host_rows, windows
+from kernax.data._shapes import by_shape, plan_rows
+from kernax.fitting._blocks import Block, Site, Spec, Work, compiled_once
+from kernax.fitting._engine import run_blocks
 from kernax.fitting._fits import as_result
 from kernax.fitting._models import Models, check_groups, check_names
+from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._programs import compiled
-from kernax.fitting._streams import layout_for
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows
-from kernax.solvers import AbstractSolver, Cholesky
+from kernax.solvers import AbstractSolver, Cholesky, is_usable
 
-_MATRICES_PER_LANE, _BUDGET = 6, 2**30
+_MATRICES, _BUDGET = 6, 2**30
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AskWork(Work):
+    """A function of each dataset and its model."""
+
+    common: AbstractModel
+    function: Callable[..., PyTree]
+    """`function(model, data, *given, *settings)`."""
+    settings: tuple[Any, ...]
+
+    def __call__(self, block: Block, site: Site):
+        given = (block.own, block.data, block.given)
+        call = partial(_map_lanes, self.function, *given, self.common, self.settings, site.at_once)
+        return compiled_once(site, _shape(block), call)
+
+
+def _shape(block: Block) -> Any:
+    return tuple(leaf.shape for leaf in jax.tree.leaves((block.data, block.given)))
 
 
 class ConditionedMany:
@@ -56,54 +78,144 @@ class ConditionedMany:
         return f"ConditionedMany({len(self)} datasets in {len(self.batches)} shapes)"
 
 
-def condition_many(models: Any, datasets: Any, solver: AbstractSolver | None = None) -> ConditionedMany:
-    """Condition each model on its dataset: `condition`, many times. `models` may be `Fits`, a sequence, or one for all.
+def condition_many(
+    models: Any, datasets: Any, solver: AbstractSolver | None = None, *, executor: Executor | None = None
+) -> ConditionedMany:
+    """Condition each model on its dataset: `condition`, many times.
 
     All factors are kept, `n²` numbers for each dataset. Nothing raises for one of them: see `Conditioned.result`.
+
+    **Arguments:**
+
+    - `models`: `Fits`, a sequence with one for each dataset, or one for all.
+    - `datasets`: as in `fit_many`.
+    - `solver`: `Cholesky()` by default.
+    - `executor`: as in `fit_many`.
+
+    **Returns:**
+
+    A `ConditionedMany`.
     """
     own_models, every = _matched(models, datasets)
+    by_rows: dict[int, list[tuple[np.ndarray, Any]]] = {}
+    for numbers, part in _asked(_condition_lane, own_models, every, (solver or Cholesky(),), executor):
+        by_rows.setdefault(part.data.mask.shape[1], []).append((numbers, part))
     batches = []
-    sizes = [max(data.n, LEAST_ROWS) for data in every]
-    for rows, members in by_shape(every, sizes, plan_rows(sizes)):
-        numbers = np.array([data.number for data in members])
-        conditioned = _over_lanes(
-            _condition_lane, own_models, numbers, (stacked(members, rows),), (solver or Cholesky(),), rows
-        )
-        batches.append((numbers, conditioned))
+    for parts in by_rows.values():
+        numbers = np.concatenate([numbers for numbers, _ in parts])
+        order = np.argsort(numbers)
+        whole = jax.tree.map(lambda *leaves, order=order: np.concatenate(leaves)[order], *(part for _, part in parts))
+        batches.append((numbers[order], whole))
     return ConditionedMany(batches)
 
 
 def predict_many(
-    models: Any, datasets: Any, x: Any, *, noisy: bool = False, solver: AbstractSolver | None = None
+    models: Any,
+    datasets: Any,
+    x: Any,
+    *,
+    noisy: bool = False,
+    solver: AbstractSolver | None = None,
+    executor: Executor | None = None,
 ) -> list[Prediction]:
     """Mean and variance of each model, conditioned on its dataset, at its own new points.
 
-    `models` may be `Fits`, a sequence, or one for all; `x` holds one array of rows for each dataset (of any number of rows),
-    in their order or in a dict by their names, or is one array for all. Without a usable model, or without data, the
-    answers are NaN.
+    **Arguments:**
+
+    - `models`: `Fits`, a sequence with one for each dataset, or one for all.
+    - `datasets`: as in `fit_many`.
+    - `x`: one array of rows for each dataset (of any number of rows), in their order or in a dict by their names; or one
+      array for all.
+    - `noisy`: predict targets, not the function.
+    - `solver`: `Cholesky()` by default.
+    - `executor`: as in `fit_many`.
+
+    **Returns:**
+
+    A list of `Prediction`. Without a usable model, or without data, the answers are NaN.
     """
     own_models, every = _matched(models, datasets)
     points = _points(x, every)
     if noisy:
         check_groups(own_models, [f"x of {data.name}" for data in every], points)
     answers: dict[int, Prediction] = {}
-    sizes = [max(data.n, LEAST_ROWS) for data in every]
-    for rows, members in by_shape(every, sizes, plan_rows(sizes)):
-        new_sizes = [num_rows(points[data.number]) for data in members]
-        for new_rows, some in by_shape(members, new_sizes, plan_rows(new_sizes)):
-            numbers = np.array([data.number for data in some])
-            counts = np.array([num_rows(points[number]) for number in numbers])
-            x_new = _stacked_rows([points[number] for number in numbers], new_rows)
-            given = (stacked(some, rows), x_new, new_rows - counts)
-            how = _over_lanes(_predict_lane, own_models, numbers, given, (solver or Cholesky(), noisy), max(rows, new_rows))
-            for i, (number, count) in enumerate(zip(numbers, counts, strict=True)):
-                result = as_result(np.asarray(how.result._value[i]))
+    counts = [num_rows(own) for own in points]
+    for new_rows, members in by_shape(every, counts, plan_rows(counts)):
+
+        def given(some: list[HostData], new_rows: int = new_rows) -> tuple[Any, ...]:
+            own = [points[data.number] for data in some]
+            return _stacked_rows(own, new_rows), np.array([new_rows - num_rows(rows) for rows in own])
+
+        settings = (solver or Cholesky(), noisy)
+        for numbers, how in _asked(_predict_lane, own_models, members, settings, executor, given, new_rows):
+            for i, number in enumerate(numbers):
+                result, count = as_result(np.asarray(how.result._value[i])), counts[number]
                 answers[number] = Prediction(how.mean[i, :count], how.variance[i, :count], how.num_clamped[i], result)
     return [answers[data.number] for data in every]
 
 
+def score_many(
+    models: Any,
+    datasets: Any,
+    quantity: Callable[[Any], Float[Array, ""]],
+    *,
+    solver: AbstractSolver | None = None,
+    executor: Executor | None = None,
+) -> Float[np.ndarray, " b"]:
+    """A number for each dataset: a quantity of its model, conditioned on it.
+
+    **Arguments:**
+
+    - `models`: `Fits`, a sequence with one for each dataset, or one for all.
+    - `datasets`: as in `fit_many`.
+    - `quantity`: a function of a `Conditioned`, such as `kx.loo_mse` or `functools.partial(kx.kfold_mse, k=5)`. It sees
+      padded datasets: it is to count rows by `c.data.mask`.
+    - `solver`: `Cholesky()` by default.
+    - `executor`: as in `fit_many`.
+
+    **Returns:**
+
+    A NumPy array in the order of the datasets; NaN without a usable model or without data.
+    """
+    own_models, every = _matched(models, datasets)
+    scores = np.full(len(every), np.nan, own_models.dtype)
+    for numbers, values in _asked(_score_lane, own_models, every, (quantity, solver or Cholesky()), executor):
+        scores[numbers] = values
+    return scores
+
+
+def _asked(
+    function: Callable[..., PyTree],
+    models: Models,
+    datasets: list[HostData],
+    settings: tuple[Any, ...],
+    executor: Executor | None,
+    given: Any = None,
+    rows: int = 0,
+) -> list[tuple[np.ndarray, PyTree]]:
+    """`function(model, data, *given, *settings)` of every dataset: numbers of datasets, and arrays with a leading axis."""
+    devices = jax.local_devices()[:1]
+    room = room_for(executor, devices, None, _BUDGET)
+    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, given=given)
+    workers = room.workers_for(max(bytes_of(blocks, _MATRICES), _MATRICES * 8 * rows**2))
+    parts: list[tuple[np.ndarray, PyTree]] = []
+    spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
+    lost = run_blocks(spec, blocks, parts.append, executor=executor, devices=devices, workers=workers)
+    if lost:
+        numbers = sorted(int(number) for block in lost for number in block.numbers)
+        raise RuntimeError(
+            f"worker processes died twice over {len(numbers)} datasets, the first of them number {numbers[0]}."
+        )
+    return parts
+
+
 def _condition_lane(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyConditioned:
     return condition(model, data, solver, throw=False)
+
+
+def _score_lane(model: AbstractModel, data: Data, quantity: Any, solver: AbstractSolver) -> Float[Array, ""]:
+    c = condition(model, data, solver, throw=False)
+    return jnp.where(is_usable(c.result), quantity(c), jnp.nan)
 
 
 def _predict_lane(
@@ -166,41 +278,12 @@ def _stacked_rows(points: list[Any], rows: int) -> Any:
     return jax.tree.map(filled, *points)
 
 
-def _over_lanes(
-    function: Any, models: Models, numbers: np.ndarray, given: tuple[PyTree, ...], settings: tuple[Any, ...], rows: int
-) -> PyTree:
-    """`function(model, *given, *settings)` of every dataset, as NumPy arrays with a leading dataset axis."""
-    bytes_per_lane = _MATRICES_PER_LANE * models.dtype.itemsize * rows**2
-    layout = layout_for(jax.local_devices()[:1], None, bytes_per_lane, _BUDGET, len(numbers))
-    own, common = eqx.partition(models.model, lambda leaf: eqx.is_array(leaf) and models.number is not None)
-    own = jax.tree.map(lambda leaf: leaf[numbers], own)
-    lanes_each = layout.lanes
-    while not layout.together and 4 * lanes_each * (2 * layout.workers - 1) <= len(numbers):
-        lanes_each *= 4  # fewer calls, of few sizes, and still enough chunks to go round
-    chunks = [np.arange(first, first + lanes_each) for first in range(0, len(numbers), lanes_each)]
-
-    def chunk(lanes: np.ndarray) -> PyTree:
-        # The last chunk repeats its last dataset, so that one program serves all.
-        taken = jax.tree.map(lambda leaf: leaf[np.minimum(lanes, len(numbers) - 1)], (own, given))
-        return jax.tree.map(np.asarray, _map_lanes(function, *taken, common, settings, layout.together))
-
-    with one_blas_thread(), ThreadPoolExecutor(layout.workers) as pool:
-        # The first alone: it compiles, and the others find its program.
-        answers = [chunk(chunks[0]), *pool.map(chunk, chunks[1:])]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(numbers)], *answers)
-
-
 @partial(compiled, for_lanes=True)
 def _map_lanes(
-    function: Any,
-    own: AbstractModel | None,
-    given: tuple[PyTree, ...],
-    common: AbstractModel,
-    settings: tuple[Any, ...],
-    together: bool,
+    function: Any, own: Any, data: Data, given: tuple, common: AbstractModel, settings: tuple, at_once: bool
 ) -> PyTree:
-    def lane(lane: tuple[AbstractModel | None, tuple[PyTree, ...]]) -> PyTree:
-        own, given = lane
-        return function(eqx.combine(own, common), *given, *settings)
+    def lane(lane: tuple[Any, Data, tuple[Any, ...]]) -> PyTree:
+        own, data, given = lane
+        return function(eqx.combine(own, common), data, *given, *settings)
 
-    return jax.vmap(lane)((own, given)) if together else jax.lax.map(lane, (own, given))
+    return jax.vmap(lane)((own, data, given)) if at_once else jax.lax.map(lane, (own, data, given))

@@ -26,7 +26,7 @@ _SHOWN = 3
 DIGEST_BYTES = 16
 
 
-class Part(NamedTuple):
+class KeptPart(NamedTuple):
     """Results of some datasets: NumPy arrays with a leading axis."""
 
     numbers: np.ndarray
@@ -47,7 +47,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]):
         self._folder = claimed(folder, identity, about)
 
-    def parts(self, like: PyTree) -> list[Part]:
+    def parts(self, like: PyTree) -> list[KeptPart]:
         """All results written so far, in the structure of `like`."""
         found = []
         for path in sorted(self._folder.glob("part-*.npz")):
@@ -57,10 +57,10 @@ class Checkpoint:
                     numbers, digests = arrays["numbers"], arrays["digests"]
             except Exception as error:
                 raise ValueError(f"{path} is damaged ({error}): delete it, and its datasets are fitted again.") from error
-            found.append(Part(numbers, digests, jax.tree.unflatten(jax.tree.structure(like), leaves)))
+            found.append(KeptPart(numbers, digests, jax.tree.unflatten(jax.tree.structure(like), leaves)))
         return found
 
-    def write(self, part: Part) -> None:
+    def write(self, part: KeptPart) -> None:
         """Keep these results."""
         leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
         path = self._folder / f"part-{int(part.numbers.min()):08d}-{uuid.uuid4().hex[:8]}.npz"

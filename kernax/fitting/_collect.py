@@ -1,6 +1,5 @@
-"""Results of many fits, gathered as lanes end, in the order of the datasets."""
+"""Results of many fits, gathered as blocks end, in the order of the datasets."""
 
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -10,11 +9,12 @@ import jax
 import numpy as np
 
 from kernax.data._many import HostData
-from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, Part, digest
+from kernax.fitting._blocks import Block, Part
+from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
+from kernax.fitting._fit_block import Ended
 from kernax.fitting._fits import Fits, Settings, as_result
 from kernax.fitting._models import Models
 from kernax.fitting._processes import gathered
-from kernax.fitting._streams import Ended, Stream
 from kernax.solvers import Result
 
 _WRITE_EVERY = 5.0
@@ -22,7 +22,7 @@ _WRITE_EVERY = 5.0
 
 
 class Collector:
-    """Takes in lanes from the workers' threads, keeps the best start of each dataset, and writes the checkpoint."""
+    """Takes in the parts of blocks, and writes the checkpoint."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Collector:
         self._share, self._shares, self._is_interrupted = share, shares, False
         self._keys: list[Hashable] = []
         self._num_rows: list[int] = []
-        self._pending: list[tuple[np.ndarray, np.ndarray, Ended]] = []
         self._digests: dict[int, np.ndarray] = {}
-        self._lock, self._written = threading.Lock(), time.monotonic()
-        self._parts = [] if checkpoint is None else checkpoint.parts(self._part(np.arange(1)).results)
+        self._unwritten: list[KeptPart] = []
+        self._written = time.monotonic()
+        self._parts = [] if checkpoint is None else checkpoint.parts(self._standing_in(np.arange(1)).results)
         self._known = {int(n): d for part in self._parts for n, d in zip(part.numbers, part.digests, strict=True)}
         if self._known:
             failed = sum(int(np.sum(part.results[0].result != _number(Result.successful))) for part in self._parts)
@@ -70,59 +70,39 @@ class Collector:
                 )
         return left
 
-    def ended(self, stream: Stream, lanes: np.ndarray, how: Ended, devices: np.ndarray) -> None:
-        """Lanes that have ended; called from several threads."""
-        del devices
-        numbers, starts = stream.datasets[lanes // stream.starts], lanes % stream.starts
-        with self._lock:
-            self._pending.append((numbers, starts, how))
-            first = starts == 0
-            self._show(int(first.sum()), int((how.result[first] != _number(Result.successful)).sum()))
-            if self._checkpoint is not None and time.monotonic() - self._written > _WRITE_EVERY:
-                self._flush()
+    def take(self, part: Part) -> None:
+        """The results of a block."""
+        digests = [self._digests.get(int(number), np.zeros(DIGEST_BYTES, np.uint8)) for number in part.numbers]
+        kept = KeptPart(part.numbers, np.stack(digests), part.results)
+        self._parts.append(kept)
+        result = part.results[0].result
+        self._show(len(part.numbers), int(np.sum(result != _number(Result.successful))))
+        if self._checkpoint is None:
+            return
+        # What was interrupted or lost is not done: another run is to go on with it.
+        done = ~np.isin(result, [_number(Result.interrupted), _number(Result.lost)])
+        if done.any():
+            self._unwritten.append(jax.tree.map(lambda leaf: leaf[done], kept))
+        if time.monotonic() - self._written > _WRITE_EVERY:
+            self.flush()
+
+    def lose(self, blocks: list[Block]) -> None:
+        """Blocks without results."""
+        for block in blocks:
+            nothing = self._standing_in(block.numbers, Result.lost)
+            self.take(Part(block.numbers, nothing.results))
 
     def flush(self) -> None:
-        """Settle all datasets of which every start has ended."""
-        with self._lock:
-            self._flush()
+        """Write all results so far."""
+        if self._checkpoint is not None and self._unwritten:
+            self._checkpoint.write(_joined(self._unwritten))
+        self._unwritten, self._written = [], time.monotonic()
 
     def interrupted(self, keys: Sequence[Hashable]) -> None:
         """No more are coming. `keys` are all datasets' names, as far as they are known: those not read are not begun."""
         self._is_interrupted = True
         self._num_rows += [0] * (len(keys) - len(self._keys))
         self._keys += list(keys[len(self._keys) :])
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        numbers = np.concatenate([entry[0] for entry in self._pending])
-        starts = np.concatenate([entry[1] for entry in self._pending])
-        how = _joined([entry[2] for entry in self._pending])
-        order = np.lexsort((starts, numbers))
-        distinct, counts = np.unique(numbers, return_counts=True)
-        settled = distinct[counts == self._starts]
-        is_settled = np.isin(numbers[order], settled)
-        self._pending = []
-        if not is_settled.all():
-            rest = order[~is_settled]
-            self._pending = [(numbers[rest], starts[rest], jax.tree.map(lambda leaf: leaf[rest], how))]
-        self._written = time.monotonic()
-        if not len(settled):
-            return
-        lanes = order[is_settled].reshape(len(settled), self._starts)
-        values = np.where(np.isfinite(how.value[lanes]), how.value[lanes], np.inf)
-        chosen = lanes[np.arange(len(settled)), values.argmin(axis=1)]
-        best = jax.tree.map(lambda leaf: leaf[chosen], how)
-        if self._starts > 1:
-            hopeless = ~np.isfinite(values).any(axis=1) & (best.result != _number(Result.empty))
-            best = best._replace(result=np.where(hopeless, _number(Result.all_starts_failed), best.result))
-        digests = np.stack([self._digests.get(int(n), np.zeros(DIGEST_BYTES, np.uint8)) for n in settled])
-        part = Part(settled, digests, (best, values))
-        self._parts.append(part)
-        # An interrupted fit is not done: another run is to go on with it.
-        done = best.result != _number(Result.interrupted)
-        if self._checkpoint is not None and done.any():
-            self._checkpoint.write(jax.tree.map(lambda leaf: leaf[done], part))
 
     def fits(self, *, gather: bool) -> Fits:
         """All results so far, in order; of this process, or with `gather` of all. What was not begun is `interrupted`."""
@@ -136,9 +116,9 @@ class Collector:
         own = np.arange(len(self._keys)) if gather else np.arange(len(self._keys))[self._share :: self._shares]
         parts = self._parts
         if gather:
-            parts = gathered(_joined([*parts, self._part(np.arange(0))]))
+            parts = gathered(_joined([*parts, self._standing_in(np.arange(0))]))
         # What a run settles goes before what stands for a fit not begun; of two entries for a dataset the first counts.
-        everything = _joined([*parts, self._part(own)])
+        everything = _joined([*parts, self._standing_in(own)])
         numbers, first = np.unique(everything.numbers, return_index=True)
         first = first[np.isin(numbers, own)]
         how, values = jax.device_put(jax.tree.map(lambda leaf: leaf[first], everything.results))
@@ -158,21 +138,21 @@ class Collector:
             settings=self._settings,
         )
 
-    def _part(self, numbers: np.ndarray) -> Part:
-        """What stands for fits that were not begun."""
+    def _standing_in(self, numbers: np.ndarray, result: Any = Result.interrupted) -> KeptPart:
+        """What stands for fits without an answer."""
         model = eqx.filter(self._models.taken(numbers), eqx.is_array)
         shape, dtype = numbers.shape, self._models.dtype
         how = Ended(
             model=model,
             at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
             value=np.full(shape, np.nan, dtype),
-            result=np.full(shape, _number(Result.interrupted), np.int32),
+            result=np.full(shape, _number(result), np.int32),
             num_steps=np.zeros(shape, np.int32),
             gradient_norm=np.full(shape, np.inf, dtype),
             jitter=np.zeros(shape, dtype),
         )
         values = np.full((*shape, self._starts), np.inf, dtype)
-        return Part(numbers, np.zeros((*shape, DIGEST_BYTES), np.uint8), (how, values))
+        return KeptPart(numbers, np.zeros((*shape, DIGEST_BYTES), np.uint8), (how, values))
 
 
 def _joined(trees: list[Any]) -> Any:

@@ -71,67 +71,71 @@ def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransfor
     Cached, so that equal settings are the same object and compiled programs are found again.
     """
 
-    def init(params):
-        x, _ = jax.flatten_util.ravel_pytree(params)
-        vector, line = jnp.zeros_like(x), jnp.zeros(11, x.dtype)
-        return _State(jnp.asarray(False), line, vector, vector, vector, vector, no_curvature(x, memory_size))
-
-    def update(updates, state: _State, params=None, *, value, ends=(-jnp.inf, jnp.inf), **extra):
-        del extra
-        if params is None:
-            raise ValueError("lbfgs needs the parameters: update(gradient, state, params, value=value).")
-        gradient, _ = jax.flatten_util.ravel_pytree(updates)
-        x, unravel = jax.flatten_util.ravel_pytree(params)
-        line = _Line.of(state.line)
-        trial = jnp.stack([line.start[0], value.astype(x.dtype), jnp.vdot(gradient, state.direction)])
-        finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
-        longest = _longest_step(state.anchor, state.direction, ends)
-        searched, done, new_low, exhausted = _search(line, trial, finite, max_trials, longest)
-
-        # The next line starts here if this one is done (or none was begun), at the best point of a search that ended
-        # without the Wolfe conditions, or else where this line started, downhill and more cautiously.
-        here = ~state.started | done
-        at_low = ~here & exhausted & (searched.low[0] > 0)
-        restart = ~here & exhausted & ~at_low
-        here, at_low, restart, new_low = _once(here, at_low, restart, new_low)
-        new_line = here | at_low | restart
-        low_gradient = jnp.where(new_low, gradient, state.low_gradient)
-        base = jnp.where(here, trial, jnp.where(at_low, searched.low, _at_step(line.start, 0.0)))
-        base_gradient = jnp.where(here, gradient, jnp.where(at_low, low_gradient, state.anchor_gradient))
-        taken = jnp.where(new_line, base[0], 0.0)
-        # Here is `x`, which may differ from the point asked for: a fit keeps its parameters in their ranges.
-        anchor = jnp.where(here, x, state.anchor + taken * state.direction)
-
-        pair = pair_between(anchor, base_gradient, state.anchor, state.anchor_gradient)
-        curvature = with_pair(state.curvature, pair, state.started & (here | at_low), growth=_GROWTH)
-        curvature = curvature._replace(num_pairs=jnp.where(restart, 0, curvature.num_pairs))
-        num_resets = jnp.where(restart, line.num_resets + 1, jnp.where(new_line, 0.0, line.num_resets))
-        # A parameter at an end of its range has a slope of exactly 0 if it would have to go further out. It stays there.
-        newton = jnp.where(base_gradient == 0, 0.0, -inverse_hessian_times(base_gradient, curvature))
-        newton = jnp.where(((anchor <= ends[0]) & (newton < 0)) | ((anchor >= ends[1]) & (newton > 0)), 0.0, newton)
-        is_descent = (curvature.num_pairs > 0) & (jnp.vdot(newton, base_gradient) < 0)
-        fresh = jnp.where(is_descent, newton, 0.1**num_resets * _steepest(base_gradient))
-        direction = jnp.where(new_line, fresh, state.direction)
-
-        largest = jnp.max(jnp.abs(direction), initial=0.0)
-        first_trial = jnp.minimum(1.0, _LONGEST_FIRST_TRIAL / jnp.maximum(largest, _LONGEST_FIRST_TRIAL))
-        first_trial = jnp.minimum(first_trial, _longest_step(anchor, direction, ends))
-        start = jnp.stack([first_trial, base[1], jnp.vdot(base_gradient, direction)])
-        none = jnp.array([jnp.inf, 0.0, 0.0], x.dtype)
-        begun = _Line(start, _at_step(start, 0.0), none, jnp.zeros_like(num_resets), num_resets)
-        next_line = jnp.where(new_line, begun.vector(), searched.vector())
-        next_state = _State(
-            started=jnp.asarray(True),
-            line=next_line,
-            anchor=anchor,
-            direction=direction,
-            anchor_gradient=jnp.where(new_line, base_gradient, state.anchor_gradient),
-            low_gradient=jnp.where(new_line, base_gradient, low_gradient),
-            curvature=curvature,
-        )
-        return unravel(anchor + next_line[0] * direction - x), next_state
-
+    # Partial functions, not nested ones: they can be sent to other processes.
+    init, update = functools.partial(_init, memory_size=memory_size), functools.partial(_update, max_trials=max_trials)
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def _init(params, memory_size: int) -> _State:
+    x, _ = jax.flatten_util.ravel_pytree(params)
+    vector, line = jnp.zeros_like(x), jnp.zeros(11, x.dtype)
+    return _State(jnp.asarray(False), line, vector, vector, vector, vector, no_curvature(x, memory_size))
+
+
+def _update(updates, state: _State, params=None, *, value, max_trials: int, ends=(-jnp.inf, jnp.inf), **extra):
+    del extra
+    if params is None:
+        raise ValueError("lbfgs needs the parameters: update(gradient, state, params, value=value).")
+    gradient, _ = jax.flatten_util.ravel_pytree(updates)
+    x, unravel = jax.flatten_util.ravel_pytree(params)
+    line = _Line.of(state.line)
+    trial = jnp.stack([line.start[0], value.astype(x.dtype), jnp.vdot(gradient, state.direction)])
+    finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
+    longest = _longest_step(state.anchor, state.direction, ends)
+    searched, done, new_low, exhausted = _search(line, trial, finite, max_trials, longest)
+
+    # The next line starts here if this one is done (or none was begun), at the best point of a search that ended
+    # without the Wolfe conditions, or else where this line started, downhill and more cautiously.
+    here = ~state.started | done
+    at_low = ~here & exhausted & (searched.low[0] > 0)
+    restart = ~here & exhausted & ~at_low
+    here, at_low, restart, new_low = _once(here, at_low, restart, new_low)
+    new_line = here | at_low | restart
+    low_gradient = jnp.where(new_low, gradient, state.low_gradient)
+    base = jnp.where(here, trial, jnp.where(at_low, searched.low, _at_step(line.start, 0.0)))
+    base_gradient = jnp.where(here, gradient, jnp.where(at_low, low_gradient, state.anchor_gradient))
+    taken = jnp.where(new_line, base[0], 0.0)
+    # Here is `x`, which may differ from the point asked for: a fit keeps its parameters in their ranges.
+    anchor = jnp.where(here, x, state.anchor + taken * state.direction)
+
+    pair = pair_between(anchor, base_gradient, state.anchor, state.anchor_gradient)
+    curvature = with_pair(state.curvature, pair, state.started & (here | at_low), growth=_GROWTH)
+    curvature = curvature._replace(num_pairs=jnp.where(restart, 0, curvature.num_pairs))
+    num_resets = jnp.where(restart, line.num_resets + 1, jnp.where(new_line, 0.0, line.num_resets))
+    # A parameter at an end of its range has a slope of exactly 0 if it would have to go further out. It stays there.
+    newton = jnp.where(base_gradient == 0, 0.0, -inverse_hessian_times(base_gradient, curvature))
+    newton = jnp.where(((anchor <= ends[0]) & (newton < 0)) | ((anchor >= ends[1]) & (newton > 0)), 0.0, newton)
+    is_descent = (curvature.num_pairs > 0) & (jnp.vdot(newton, base_gradient) < 0)
+    fresh = jnp.where(is_descent, newton, 0.1**num_resets * _steepest(base_gradient))
+    direction = jnp.where(new_line, fresh, state.direction)
+
+    largest = jnp.max(jnp.abs(direction), initial=0.0)
+    first_trial = jnp.minimum(1.0, _LONGEST_FIRST_TRIAL / jnp.maximum(largest, _LONGEST_FIRST_TRIAL))
+    first_trial = jnp.minimum(first_trial, _longest_step(anchor, direction, ends))
+    start = jnp.stack([first_trial, base[1], jnp.vdot(base_gradient, direction)])
+    none = jnp.array([jnp.inf, 0.0, 0.0], x.dtype)
+    begun = _Line(start, _at_step(start, 0.0), none, jnp.zeros_like(num_resets), num_resets)
+    next_line = jnp.where(new_line, begun.vector(), searched.vector())
+    next_state = _State(
+        started=jnp.asarray(True),
+        line=next_line,
+        anchor=anchor,
+        direction=direction,
+        anchor_gradient=jnp.where(new_line, base_gradient, state.anchor_gradient),
+        low_gradient=jnp.where(new_line, base_gradient, low_gradient),
+        curvature=curvature,
+    )
+    return unravel(anchor + next_line[0] * direction - x), next_state
 
 
 def begun_anew(state: Any) -> Any:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import os
-import threading
 from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import equinox as eqx
@@ -13,24 +13,25 @@ import optax
 from jaxtyping import Array, Key
 
 from kernax.data import Groups
-from kernax.data._many import HostData, stacked, windows
-from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows, work
+from kernax.data._many import HostData, windows
+from kernax.fitting._blocks import Spec
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
+from kernax.fitting._engine import run_blocks
+from kernax.fitting._fit_block import fit_work
 from kernax.fitting._fits import Fits, Settings
-from kernax.fitting._identity import of_settings
+from kernax.fitting._identity import of_settings, of_start
 from kernax.fitting._loop import Objective, Rules
 from kernax.fitting._models import Models, check_groups, check_names
+from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._progress import many_bar
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared
-from kernax.fitting._starts_many import Starts
-from kernax.fitting._streams import Stream, Task, layout_for, run
 from kernax.model import AbstractModel
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky
 
-_MATRICES_PER_LANE = 10
+_MATRICES = 10
 """How many matrices of n × n an evaluation has in the making at a time, at the most."""
 
 
@@ -51,6 +52,7 @@ def fit_many(
     key: Key[Array, ""] | None = None,
     shared: bool = False,
     memory_budget: float = 2**30,
+    executor: Executor | None = None,
     devices: Sequence[Any] | None = None,
     together: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -71,9 +73,11 @@ def fit_many(
     the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.fitting.refit_many` tries them
     again. Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
 
-    Lanes run one after another in a thread per core on CPU, and together under `vmap` on accelerators (`together` says
-    otherwise), on all local devices. `memory_budget` bounds, in bytes, the matrices that are in the making on a device, and
-    a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes its
+    Datasets go in blocks through `executor`, any `concurrent.futures.Executor`: a process pool, Dask's
+    `client.get_executor()`, MPI. The numbers are the same. A dataset whose worker process dies twice is `lost`. By default
+    blocks run in threads, one for each core, on all local devices: one dataset after another on CPU, together under `vmap`
+    on accelerators (`together` says otherwise). `memory_budget` bounds, in bytes, the matrices that are in the making on a
+    device, and a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes its
     share of the same `datasets`, and all return all results, or each its own with `gather=False`.
 
     `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed. The
@@ -140,32 +144,47 @@ def fit_many(
 
     share, shares = jax.process_index(), jax.process_count()
     settings = Settings(objective, solver, trainable, optimiser)
-    batch: _Batch | None = None
+    room = room_for(executor, devices, together, memory_budget)
+    collector, spec, shapes = None, None, ()
     with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
         try:
             for window in windows(datasets, budget=memory_budget / 4):
-                if batch is None:
+                if collector is None:
                     dtype = window[0].y.dtype
-                    rules = rules_for(dtype)
-                    starts = Starts(models.as_dtype(dtype), trainable, initialise, restarts, key, dtype, rules)
-                    task = Task(starts.held, models.number is not None, starts.packing, objective, solver, rules)
+                    rules, models = rules_for(dtype), models.as_dtype(dtype)
+                    work = fit_work(models, trainable, initialise, restarts, key, objective, solver, rules, dtype)
                     kept = None
                     if checkpoint is not None:
                         about: dict[str, Any] = {}
-                        identity = starts.identity(about) | of_settings(rules, objective, optimiser, solver, about)
-                        kept = Checkpoint(checkpoint, identity, about)
-                    collector = Collector(starts.models, restarts + 1, kept, show, share, shares, settings)
-                    batch = _Batch(starts, task, collector, devices, together, memory_budget)
+                        start = of_start(models.model, work.trainable, restarts, key, dtype, about)
+                        about["model"] = models.described()
+                        identity = start | {"initialise": initialise}
+                        kept = Checkpoint(
+                            checkpoint, identity | of_settings(rules, objective, optimiser, solver, about), about
+                        )
+                    collector = Collector(models, restarts + 1, kept, show, share, shares, settings)
+                    spec = Spec.of(work, together)
                 check_names(model, window)
                 check_groups(models, [data.name for data in window], [data.x for data in window])
-                batch.fit(window)
+                assert spec is not None
+                mine = collector.enter(window)
+                if not mine:
+                    continue
+                shapes = shapes_for(mine, room, shapes)
+                blocks = blocks_of(mine, models, shapes, room, matrices=_MATRICES, starts=restarts + 1)
+                try:
+                    workers = room.workers_for(bytes_of(blocks, _MATRICES))
+                    lost = run_blocks(spec, blocks, collector.take, executor=executor, devices=devices, workers=workers)
+                    collector.lose(lost)
+                finally:
+                    collector.flush()
         except KeyboardInterrupt:
-            if batch is None:
+            if collector is None:
                 raise
-            batch.collector.interrupted(_keys_of(datasets, total))
-    if batch is None:
+            collector.interrupted(_keys_of(datasets, total))
+    if collector is None:
         raise ValueError("there is no dataset to fit.")
-    return batch.collector.fits(gather=gather and shares > 1)
+    return collector.fits(gather=gather and shares > 1)
 
 
 def _number_of(datasets: Any) -> int | None:
@@ -183,45 +202,6 @@ def _keys_of(datasets: Any, total: int | None) -> Sequence[Hashable]:
     if isinstance(datasets, Groups) and total is not None:
         return [group.key for group in datasets]
     return range(total or 0)
-
-
-class _Batch:
-    """The datasets of all windows, on their way through few shapes."""
-
-    def __init__(
-        self,
-        starts: Starts,
-        task: Task,
-        collector: Collector,
-        devices: Sequence[Any],
-        together: bool | None,
-        budget: float,
-    ):
-        self._starts, self._task, self.collector = starts, task, collector
-        self._devices, self._together, self._budget = devices, together, budget
-        self._shapes: tuple[int, ...] = ()
-
-    def fit(self, window: list[HostData]) -> None:
-        """Fit what the window holds and is not known from a checkpoint."""
-        mine = self.collector.enter(window)
-        if not mine:
-            return
-        sizes, itemsize = [max(data.n, LEAST_ROWS) for data in mine], mine[0].y.dtype.itemsize
-        # The workers share the work of the rows, but not that of tracing a shape.
-        workers = layout_for(self._devices, self._together, 1.0, self._budget, len(mine)).workers
-        shapes = plan_rows(sizes, known=self._shapes, work=lambda rows: work(rows) / workers)
-        self._shapes = tuple(sorted({*self._shapes, *shapes}))
-        streams = []
-        for rows, members in by_shape(mine, sizes, self._shapes):
-            per_lane, num_lanes = _MATRICES_PER_LANE * itemsize * rows**2, len(members) * self._starts.number
-            layout = layout_for(self._devices, self._together, per_lane, self._budget, num_lanes)
-            numbers, data = np.array([member.number for member in members]), stacked(members, rows)
-            begin = self._starts.of(data, numbers, layout)
-            streams.append(Stream(data, numbers, self._starts.number, layout, begin))
-        try:
-            run(streams, self._task, self.collector.ended, threading.Event())
-        finally:
-            self.collector.flush()
 
 
 def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:

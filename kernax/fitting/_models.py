@@ -10,6 +10,7 @@ import numpy as np
 
 from kernax import parameters
 from kernax.data._many import HostData
+from kernax.fitting._fingerprints import described
 from kernax.fitting._fits import Fit, Fits
 from kernax.model import AbstractModel
 from kernax.noises import check_noise
@@ -57,6 +58,10 @@ class Models(NamedTuple):
         """One of them."""
         return self.model if self.number is None else self.taken(0)
 
+    def described(self) -> str:
+        """In words, for messages."""
+        return described(self.model) if self.number is None else f"{self.number} models"
+
     def taken(self, numbers: Any) -> AbstractModel:
         """Those with these numbers, in a leading axis if `numbers` has one."""
         if self.number is None:
@@ -65,6 +70,10 @@ class Models(NamedTuple):
                 lambda leaf: np.broadcast_to(leaf, shape + leaf.shape) if eqx.is_array(leaf) else leaf, self.model
             )
         return jax.tree.map(lambda leaf: leaf[numbers] if eqx.is_array(leaf) else leaf, self.model)
+
+    def parted(self) -> tuple[Any, Any]:
+        """What each has of its own, with a leading axis, and what all have in common; elsewhere both are `None`."""
+        return eqx.partition(self.model, lambda leaf: eqx.is_array(leaf) and self.number is not None)
 
     @property
     def dtype(self) -> Any:

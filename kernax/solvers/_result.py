@@ -113,6 +113,10 @@ class Result(eqx.Enumeration):
         "but they took more steps.",
         "Check that the kernel is positive semi-definite, or give CG another preconditioner.",
     )
+    lost = _Message(
+        "The worker processes that had this dataset died twice, so there is no answer.",
+        "A process may have run out of memory: use fewer workers at a time, or fit this dataset by itself.",
+    )
 
 
 # Equinox numbers the members in the order in which they are declared.

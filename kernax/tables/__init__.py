@@ -4,6 +4,7 @@ from kernax.tables._columns import Column
 from kernax.tables._compare import Comparison, compare_table
 from kernax.tables._errors import TableError
 from kernax.tables._expressions import parse_kernel
+from kernax.tables._frames import fit_frame, frame_schema
 from kernax.tables._many import ManyTableFits, fit_table_many
 from kernax.tables._read import Table, read_table
 from kernax.tables._solvers import parse_solver
@@ -20,8 +21,10 @@ __all__ = [
     "TableError",
     "TableFit",
     "compare_table",
+    "fit_frame",
     "fit_table",
     "fit_table_many",
+    "frame_schema",
     "parse_kernel",
     "parse_solver",
     "read_table",

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from kernax.data import Data, groups
-from kernax.fitting import Fits, condition_many, fit_many, predict_many
+from kernax.fitting import Fits, fit_many, predict_many, score_many
 from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
 from kernax.reports import Report
@@ -30,8 +30,6 @@ from kernax.tables._write import time_text
 _WHOLE = re.compile(r"-?\d+\.0+")
 _LEAST_ROWS = 2
 """Of a group: one row alone says nothing of how rows differ."""
-_MOST_ENTRIES = 3e7
-"""Of the matrices that are kept at a time."""
 
 
 class ManyTableFits(eqx.Module):
@@ -158,15 +156,8 @@ register(ManyTableFits, name="kernax.tables.ManyTableFits")
 
 
 def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """One number for each group, from its model conditioned on its rows; as many at a time as fit into memory."""
-    answers = np.full(len(datasets), np.nan)
-    runs = np.cumsum([float(len(y)) ** 2 for _, y in datasets]) // _MOST_ENTRIES
-    for run in np.unique(runs):
-        some = np.flatnonzero(runs == run)
-        named = {fits.keys[number]: datasets[number] for number in some}
-        for places, c in condition_many(fits[some], named).batches:
-            answers[some[places]] = jax.vmap(quantity)(c)
-    return answers
+    """One number for each group, from its model conditioned on its rows."""
+    return score_many(fits, dict(zip(fits.keys, datasets, strict=True)), quantity)
 
 
 def _calibrated(fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> Fits:

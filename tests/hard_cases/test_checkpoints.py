@@ -359,10 +359,10 @@ def resumed(folder, model=1.0, objective=1.0):
 
 @pytest.fixture
 def no_fit(monkeypatch):
-    def fitted(streams, *rest):
-        assert not streams, "something is fitted"
+    def fitted(spec, blocks, *rest, **options):
+        assert not blocks, "something is fitted"
 
-    monkeypatch.setattr(_many, "run", fitted)
+    monkeypatch.setattr(_many, "run_blocks", fitted)
 
 
 def test_h51_the_same_functions_resume(kept, no_fit):

@@ -89,21 +89,23 @@ def alone():
 
 def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone):
     code = """
-        from kernax.fitting import _many, _streams
+        from kernax.fitting import _engine, _fit_block, _plan
 
-        lanes, used = np.zeros(8, int), set()
-        ended, advance = _many.Collector.ended, _streams._advance_lanes
+        _plan._SMALLEST = 1  # a block for each dataset
+        lanes, used, lock = np.zeros(8, int), set(), __import__("threading").Lock()
+        run, advance = _engine.run_block, _fit_block._advance_lanes
 
-        def counted(self, stream, own, how, devices):
-            np.add.at(lanes, devices, 1)
-            ended(self, stream, own, how, devices)
+        def counted(spec, block, site):
+            with lock:
+                lanes[site.device.id] += len(block.numbers)
+            return run(spec, block, site)
 
         def watched(*args):
             answer = advance(*args)
             used.update(device.id for leaf in jax.tree.leaves(answer) for device in leaf.devices())
             return answer
 
-        _many.Collector.ended, _streams._advance_lanes = counted, watched
+        _engine.run_block, _fit_block._advance_lanes = counted, watched
 
         def answers(**options):
             lanes[:] = 0
@@ -126,7 +128,7 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
         assert fits["used"] == list(range(8))
         assert min(fits["lanes"]) >= 1
     assert on_one["used"] == [2]
-    assert on_one["lanes"] == [40] + [0] * 7
+    assert on_one["lanes"] == [0, 0, 40] + [0] * 5
 
 
 def free_port():
@@ -168,13 +170,13 @@ def test_processes_share_the_datasets_and_what_they_keep_outlives_them(tmp_path,
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err
     assert len(list(left.glob("part-*.npz"))) == 1
-    fitted, run = [], _many.run
+    fitted, run = [], _many.run_blocks
 
-    def recorded(streams, *rest):
-        fitted.extend(int(number) for stream in streams for number in stream.datasets)
-        return run(streams, *rest)
+    def recorded(spec, blocks, *rest, **options):
+        fitted.extend(int(number) for block in blocks for number in block.numbers)
+        return run(spec, blocks, *rest, **options)
 
-    monkeypatch.setattr(_many, "run", recorded)
+    monkeypatch.setattr(_many, "run_blocks", recorded)
     assert_same(told(kx.fit_many(model(), sets(), checkpoint=shared)), alone, rtol=1e-12)
     assert fitted == []
     assert_same(told(kx.fit_many(model(), sets(), checkpoint=left)), alone, rtol=1e-12)
@@ -185,12 +187,12 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
     """Under vmap there is no batched LAPACK call on CPU; and a run that would last for weeks returns what it has."""
     code = """
         import itertools, signal
-        from kernax.fitting import _streams
+        from kernax.fitting import _fit_block
 
         # A process started in the background may have been told to ignore it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         done = told(kx.fit_many(model(), sets(), together=True, memory_budget=16 * 10 * 8 * 16**2))
-        advance, rounds = _streams._advance_lanes, itertools.count(1)
+        advance, rounds = _fit_block._advance_lanes, itertools.count(1)
 
         def counted(*args):
             answer = advance(*args)
@@ -198,7 +200,7 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
                 print("on its way", flush=True)
             return answer
 
-        _streams._advance_lanes = counted
+        _fit_block._advance_lanes = counted
         never = {"gradient_tolerance": -1.0, "value_tolerance": 0.0, "patience": 10**8, "max_steps": 10**8}
         stopped = told(kx.fit_many(model(), sets(), **never))
         print(json.dumps({"done": done, "stopped": stopped}))

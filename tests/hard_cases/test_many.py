@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import kernax as kx
-from kernax.fitting import _many, _streams
+from kernax.fitting import _engine, _fit_block, _many, _plan
 from kernax.fitting._fingerprints import fingerprint
 
 
@@ -177,8 +177,8 @@ def test_h41_the_same_shapes_again_compile_nothing(layout, healthy, compilations
     kx.fit_many(other, [made(n, seed=100 + n) for n in (12, 8, 9, 12, 10, 9, 8, 12, 10, 9, 10, 12)], **LAYOUTS[layout])
     assert compilations == []
     more = kx.fit_many(MODEL, SETS * 4, **LAYOUTS[layout])
-    # `stage` moves the results, which are more, to the device.
-    assert set(compilations) <= {"jit(stage)"}
+    # `stage` moves the results, which are more, to the device, and `_ended` reads them off.
+    assert set(compilations) <= {"jit(stage)", "jit(_ended)"}
     for number in range(4):
         assert_identical(of(more, slice(12 * number, 12 * number + 12)), healthy[layout])
 
@@ -189,13 +189,13 @@ def test_h41_the_same_shapes_again_compile_nothing(layout, healthy, compilations
 @pytest.fixture
 def lanes_run(monkeypatch):
     """A list that grows by the numbers of the datasets that are fitted, window by window."""
-    windows, run = [], _many.run
+    windows, run = [], _many.run_blocks
 
-    def recorded(streams, *rest):
-        windows.append(sorted(int(n) for stream in streams for n in stream.datasets))
-        return run(streams, *rest)
+    def recorded(spec, blocks, *rest, **options):
+        windows.append(sorted(int(n) for block in blocks for n in block.numbers))
+        return run(spec, blocks, *rest, **options)
 
-    monkeypatch.setattr(_many, "run", recorded)
+    monkeypatch.setattr(_many, "run_blocks", recorded)
     return windows
 
 
@@ -378,28 +378,25 @@ def test_h39_ctrl_c_before_anything_is_done_is_raised():
 @pytest.mark.parametrize("budget", [2**30, WINDOWS_OF_THREE], ids=["one window", "several windows"])
 def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch, tmp_path):
     """A real signal, which Python hands to the main thread while lanes run in others, when five datasets have ended."""
-    main, once, ended, stops = threading.main_thread().ident, threading.Lock(), [], []
-    advance, collect, run = _streams._advance_lanes, _many.Collector.ended, _many.run
+    main, once, ended, sites = threading.main_thread().ident, threading.Lock(), [], []
+    advance, take, site = _fit_block._advance_lanes, _many.Collector.take, _engine.Site
 
-    def run_with(streams, task, report, stop):
-        stops.append(stop)
-        run(streams, task, report, stop)
-
-    def counted(self, stream, lanes, *rest):
-        collect(self, stream, lanes, *rest)
-        ended.extend(lanes)
+    def counted(self, part):
+        take(self, part)
+        ended.extend(part.numbers)
 
     def one_turn(*args):
         if len(ended) >= 5:
             if once.acquire(blocking=False):
                 signal.pthread_kill(main, signal.SIGINT)
-            assert stops[-1].wait(timeout=60.0)
-        # Rounds of one turn, so that lanes end one by one.
+            assert sites[-1].stop.wait(timeout=60.0)
+        # Rounds of one turn, so that blocks, of one dataset each, are stopped on their way.
         return advance(*args[:4], jnp.asarray(np.int32(1)), *args[5:])
 
-    monkeypatch.setattr(_many, "run", run_with)
-    monkeypatch.setattr(_many.Collector, "ended", counted)
-    monkeypatch.setattr(_streams, "_advance_lanes", one_turn)
+    monkeypatch.setattr(_plan, "_SMALLEST", 1)
+    monkeypatch.setattr(_engine, "Site", lambda *args: sites.append(site(*args)) or sites[-1])
+    monkeypatch.setattr(_many.Collector, "take", counted)
+    monkeypatch.setattr(_fit_block, "_advance_lanes", one_turn)
     # A process started in the background may have been told to ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -1,0 +1,171 @@
+"""The unit of all work on many datasets: a block of datasets of one shape goes in, a part of the results comes out.
+
+Both are NumPy arrays, so a block can be worked on in a thread, in another process or on another machine. What is done to
+each dataset is a `Work`: a fit (`_fit_block.py`) or a question to a conditioned model (`_ask_many.py`).
+"""
+
+import abc
+import functools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from kernax._threads import one_blas_thread
+from kernax._version import __version__
+from kernax.data import Data
+
+T = TypeVar("T")
+
+
+class Block(NamedTuple):
+    """Some datasets of one padded shape.
+
+    Every block of a shape has as many datasets, so that one compiled program serves all: the last one repeats its last.
+    """
+
+    numbers: np.ndarray
+    """The datasets' numbers, without those that only fill up the block."""
+    data: Data
+    """NumPy arrays with a leading dataset axis, as have the following."""
+    own: Any
+    """What each dataset's model has of its own; the arrays of a tree that are not there are `None`."""
+    given: tuple[Any, ...]
+    """What else belongs to each dataset, such as its new rows."""
+    width: int
+    """How many fits run at once under `vmap`."""
+
+
+class Part(NamedTuple):
+    """The results of a block: NumPy arrays with a leading dataset axis."""
+
+    numbers: np.ndarray
+    results: PyTree
+
+
+class Site(NamedTuple):
+    """Where a block is worked on."""
+
+    device: Any = None
+    """`None` for JAX's default."""
+    together: bool | None = None
+    """Whether its datasets are computed at once under `vmap`, and not one after another; by default not on CPU."""
+    stop: threading.Event | None = None
+    """Is set when results are wanted at once, finished or not."""
+    compiled: dict[Any, threading.Event] | None = None
+    """For each shape whether its program has been compiled: threads do not compile the same program twice."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether datasets are computed under `vmap`."""
+        platform = jax.default_backend() if self.device is None else self.device.platform
+        return platform != "cpu" if self.together is None else self.together
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether results are wanted at once."""
+        return self.stop is not None and self.stop.is_set()
+
+
+class Work(abc.ABC):
+    """What is done to each dataset of a block. It can be pickled."""
+
+    @abc.abstractmethod
+    def __call__(self, block: Block, site: Site) -> PyTree:
+        """Results of all datasets of the block, as NumPy arrays with a leading axis; fillers may be left in."""
+
+
+class Spec(NamedTuple):
+    """A `Work` with what it needs to give the same numbers elsewhere."""
+
+    work: Work
+    together: bool | None
+    is_float64: bool
+    versions: dict[str, str]
+
+    @classmethod
+    def of(cls, work: Work, together: bool | None) -> "Spec":
+        """The work, in the present settings of this process."""
+        return cls(work, together, bool(jax.config.read("jax_enable_x64")), _versions())
+
+
+def run_block(spec: Spec, block: Block, site: Site | None = None) -> Part:
+    """The part of one block."""
+    site = Site(together=spec.together) if site is None else site
+    with jax.default_device(site.device):
+        results = spec.work(block, site)
+    return Part(block.numbers, jax.tree.map(lambda leaf: np.asarray(leaf)[: len(block.numbers)], results))
+
+
+class Failure(NamedTuple):
+    """What a worker process sends instead of a part if the computation raised. The worker itself is well."""
+
+    error: Exception
+
+
+def sealed(spec: Spec) -> bytes:
+    """The spec for other processes. Raises `TypeError` with a remedy if it cannot be sent."""
+    try:
+        return pickle.dumps(spec)
+    except Exception as plain:
+        try:
+            import cloudpickle
+        except ImportError:
+            raise TypeError(
+                f"the objective, solver, optimiser or kernel cannot be sent to other processes ({plain}). Define functions "
+                "at the top of a module, or install cloudpickle (pip install cloudpickle), which also sends lambdas."
+            ) from plain
+        return cloudpickle.dumps(spec)
+
+
+def run_sealed(spec: bytes, block: bytes) -> bytes:
+    """`run_block` in a worker process: a pickled `Part`, or a pickled `Failure` if the computation raises."""
+    try:
+        opened = _opened(spec)
+        with jax.enable_x64(opened.is_float64), one_blas_thread():
+            return pickle.dumps(run_block(opened, pickle.loads(block)))
+    except Exception as error:
+        try:
+            answer = pickle.dumps(Failure(error))
+            pickle.loads(answer)
+        except Exception:
+            answer = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}")))
+        return answer
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(spec: bytes) -> Spec:
+    """The same object for the same bytes, so that programs are compiled once."""
+    try:
+        opened = pickle.loads(spec)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"a worker process cannot load the objective, solver, optimiser or kernel ({error}): install their module there."
+        ) from error
+    if opened.versions != _versions():
+        there, here = (", ".join(f"{name} {version}" for name, version in v.items()) for v in (_versions(), opened.versions))
+        raise RuntimeError(f"a worker has {there}, but this process has {here}: install the same versions.")
+    return opened
+
+
+def _versions() -> dict[str, str]:
+    return {"kernax": __version__, "jax": jax.__version__}
+
+
+def compiled_once(site: Site, shape: Any, call: Callable[..., T], *arguments: Any) -> T:
+    """`call(*arguments)`, which compiles a program for this shape when it is called first; others wait for that."""
+    if site.compiled is None:
+        return call(*arguments)
+    own = threading.Event()
+    known = site.compiled.setdefault(shape, own)
+    if known is not own:
+        known.wait()
+        return call(*arguments)
+    try:
+        return call(*arguments)
+    finally:
+        own.set()

@@ -1,0 +1,238 @@
+"""Fits of the datasets of one block: every start of every dataset is a lane, and all lanes have one compiled program.
+
+On CPU the lanes run one after another inside the program. On accelerators a fixed number of them runs together under `vmap`,
+one evaluation a turn; after each round of turns, lanes that wait take the places of those that have ended. (Moving those
+that are left into fewer places would save a little at the end, and cost a compilation for every number of places.)
+"""
+
+import dataclasses
+import functools
+import time
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from kernax.data import Data
+from kernax.data._shapes import work
+from kernax.fitting._blocks import Block, Site, Work, compiled_once
+from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome, start
+from kernax.fitting._models import Models
+from kernax.fitting._programs import Packing, Vectors, compiled
+from kernax.fitting._starts import initialise, starting_points
+from kernax.model import AbstractModel
+from kernax.parameters import as_dtype, at_bound, join, split
+from kernax.parameters import trainable as all_trainable
+from kernax.solvers import AbstractSolver, Result
+
+_ROUND_SECONDS = 0.3
+"""How long a round of turns is to take: Ctrl-C is heard after each."""
+_TURNS_TOGETHER = 16
+"""The longest round under `vmap`, where a lane that has ended still costs its share until the round is over."""
+
+
+class Ended(NamedTuple):
+    """How fits have ended: NumPy arrays with a leading axis."""
+
+    model: Any
+    at_bound: Any
+    value: Any
+    result: Any
+    num_steps: Any
+    gradient_norm: Any
+    jitter: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FitWork(Work):
+    """A fit of each dataset; its results are an `Ended` for the best start, and the values that all starts arrived at."""
+
+    common: AbstractModel
+    """What the models have in common; where each has its own, `None`."""
+    trainable: AbstractModel
+    initialise: bool
+    restarts: int
+    key: Any
+    """For random starts: its numbers and its kind, or `None`."""
+    objective: Objective
+    solver: AbstractSolver
+    rules: Rules
+    dtype: Any
+
+    example: AbstractModel
+    """One of the models, for its structure."""
+
+    def __call__(self, block: Block, site: Site):
+        count, starts, packing = len(block.data.mask), self.restarts + 1, self._packing
+        rows = self._first_states(block)
+        running = packing.unpack(rows).running  # a view
+        running[len(block.numbers) * starts :] = False  # lanes that only fill up the block
+        datasets = np.repeat(np.arange(count), starts)
+        self._advance(rows, packing, block, datasets, site)
+        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
+        ended = _ended(rows, own, self.common, packing, self.trainable, self.rules)
+        return _best(jax.tree.map(np.asarray, ended), count)
+
+    def __getstate__(self):
+        # What can be computed again, and cannot be pickled, is not sent.
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    @functools.cached_property
+    def _packing(self) -> Packing:
+        """How the state of a lane is packed."""
+        state = eqx.filter_eval_shape(lambda m: start(split(m, self.trainable)[0], self.dtype, self.rules), self.example)
+        return Packing.of(state)
+
+    @functools.cached_property
+    def _common_states(self) -> Vectors:
+        """The first states of a dataset, if they are the same for all."""
+        return self._states(None, None)
+
+    def _first_states(self, block: Block) -> Vectors:
+        """Packed first states of every start of every dataset, as NumPy rows."""
+        count = len(block.data.mask)
+        if self.initialise or jax.tree.leaves(block.own):
+            rows = self._states(block.own, block.data if self.initialise else None)
+        else:
+            rows = tuple(np.broadcast_to(row, (count, *row.shape)) for row in self._common_states)
+        return tuple(np.array(row).reshape(count * (self.restarts + 1), -1) for row in rows)
+
+    def _states(self, own: Any, data: Data | None) -> Vectors:
+        key = None if self.key is None else jax.random.wrap_key_data(jnp.asarray(self.key[0]), impl=self.key[1])
+        how = (self.common, self.trainable, self.restarts, key, self.dtype, self.rules, self._packing)
+        return tuple(np.asarray(row) for row in _first_states(own, data, *how))
+
+    def _advance(self, rows: Vectors, packing: Packing, block: Block, datasets: np.ndarray, site: Site) -> None:
+        """All lanes to their end, in place."""
+        running, at_once = packing.unpack(rows).running, site.at_once
+        rounds, lanes, ready = 0, np.arange(len(datasets)), None
+        expected = len(lanes) * work(block.data.mask.shape[1], steps=1)
+        turns = max(1, min(int(_ROUND_SECONDS / expected), _TURNS_TOGETHER if at_once else self.rules.max_steps))
+        while running.any() and not (rounds and site.is_stopped):
+            if at_once:
+                places = np.resize(np.flatnonzero(running)[: block.width], block.width)
+                ready = ready if np.array_equal(places, lanes) else None
+                lanes = places
+            if ready is None:
+                own = datasets[lanes]
+                ready = jax.device_put(jax.tree.map(lambda leaf, own=own: leaf[own], (block.data, block.own)))
+            how = (self.common, jnp.asarray(np.int32(turns)), packing, self.trainable, self.objective, self.solver)
+            given = (tuple(row[lanes] for row in rows), *ready, *how, self.rules, at_once)
+            begun, is_first = time.monotonic(), rounds == 0
+            shape = (len(lanes), *block.data.mask.shape)
+            after = compiled_once(site, shape, _advance_lanes, *given) if is_first else _advance_lanes(*given)
+            for row, new in zip(rows, after, strict=True):
+                row[lanes] = np.asarray(new)
+            rounds += 1
+            took = max(time.monotonic() - begun, 1e-4)
+            turns = max(1, min(4 * turns, int(turns * _ROUND_SECONDS / took), self.rules.max_steps))
+            turns = min(turns, _TURNS_TOGETHER) if at_once else turns
+
+
+def fit_work(
+    models: Models,
+    trainable: AbstractModel | None,
+    initialise: bool,
+    restarts: int,
+    key: Key[Array, ""] | None,
+    objective: Objective,
+    solver: AbstractSolver,
+    rules: Rules,
+    dtype: Any,
+) -> FitWork:
+    """The work of `fit_many`; see there."""
+    return FitWork(
+        common=models.parted()[1],
+        trainable=all_trainable(models.model) if trainable is None else trainable,
+        initialise=initialise,
+        restarts=restarts,
+        key=None if key is None else (np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))),
+        objective=objective,
+        solver=solver,
+        rules=rules,
+        dtype=dtype,
+        example=models.example,
+    )
+
+
+@compiled
+def _first_states(
+    own: Any,
+    data: Data | None,
+    common: AbstractModel,
+    trainable: AbstractModel,
+    restarts: int,
+    key: Any,
+    dtype: Any,
+    rules: Rules,
+    packing: Packing,
+) -> Vectors:
+    """The packed first states of every start: of a batch of datasets, or of one if nothing is their own."""
+
+    def dataset(own: Any, data: Data | None) -> Vectors:
+        model: Any = as_dtype(eqx.combine(own, common), dtype)
+        # What is held keeps the given values: only the free parameters are read off.
+        model = model if data is None else initialise(model, data)
+        free, _ = split(model, trainable)
+        frees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starting_points(model, free, restarts, key))
+        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules)))(frees)
+
+    return dataset(own, data) if data is None and own is None else jax.vmap(dataset)(own, data)
+
+
+@functools.partial(compiled, for_lanes=True)
+def _advance_lanes(
+    rows: Vectors,
+    data: Data,
+    own: Any,
+    common: AbstractModel,
+    turns: Int[Array, ""],
+    packing: Packing,
+    trainable: AbstractModel,
+    objective: Objective,
+    solver: AbstractSolver,
+    rules: Rules,
+    at_once: bool,
+) -> Vectors:
+    def lane(lane: tuple[Vectors, Data, Any]) -> Vectors:
+        rows, data, own = lane
+        held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
+        state = packing.unpack(rows)
+        return packing.pack(advance(state, Problem(held, data, objective, solver), rules, state.step + turns))
+
+    return jax.vmap(lane)((rows, data, own)) if at_once else jax.lax.map(lane, (rows, data, own))
+
+
+@compiled
+def _ended(
+    rows: Vectors, own: Any, common: AbstractModel, packing: Packing, trainable: AbstractModel, rules: Rules
+) -> Ended:
+    """How each lane has ended."""
+
+    def lane(rows: Vectors, own: Any) -> Ended:
+        state, held = packing.unpack(rows), eqx.partition(eqx.combine(own, common), trainable)[1]
+        arrays = eqx.filter(join(state.best.free, held), eqx.is_array)
+        best = state.best
+        value, result = jnp.where(jnp.isfinite(best.value), best.value, jnp.nan), outcome(state, rules)._value
+        return Ended(arrays, at_bound(arrays), value, result, state.step, best.gradient_norm, best.jitter)
+
+    return jax.vmap(lane)(rows, own)
+
+
+def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:
+    """The best start of each dataset, and the values of all of its starts; ∞ for those that failed."""
+    values = np.where(np.isfinite(ended.value), ended.value, np.inf).reshape(count, -1)
+    starts = values.shape[1]
+    chosen = np.arange(count) * starts + values.argmin(axis=1)
+    best = jax.tree.map(lambda leaf: leaf[chosen], ended)
+    if starts > 1:
+        hopeless = ~np.isfinite(values).any(axis=1) & (best.result != _number(Result.empty))
+        best = best._replace(result=np.where(hopeless, _number(Result.all_starts_failed), best.result))
+    return best, values
+
+
+def _number(result: Any) -> int:
+    return int(np.asarray(result._value))

@@ -1,0 +1,122 @@
+"""How many datasets are cut into blocks: which shapes they are padded to, how many go into a block, and in which order."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from kernax.data._many import HostData, stacked
+from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows, work
+from kernax.fitting._blocks import Block
+from kernax.fitting._models import Models
+
+_SMALLEST, _LARGEST = 16, 256
+"""Lanes of a block on CPU: a few, so that cores end together, or more, so that there are not too many blocks."""
+_WIDEST = 1024
+"""Lanes that are computed at once under `vmap`, at the most."""
+_BLOCK_OF_WIDTHS = 4
+"""Lanes of a block under `vmap`, in units of those: when one has ended, another takes its place."""
+
+
+class Room(NamedTuple):
+    """What there is to compute on."""
+
+    workers: int
+    """Blocks that are worked on at a time."""
+    at_once: bool
+    """Whether the lanes of a block run together under `vmap`."""
+    budget: float
+    """Bytes that the matrices in the making may take, on each device."""
+
+    def workers_for(self, bytes_per_lane: float) -> int:
+        """Workers that the budget allows, if each has one lane in the making."""
+        return self.workers if self.at_once else max(1, min(self.workers, int(self.budget / bytes_per_lane)))
+
+    def lanes(self, bytes_per_lane: float, count: int) -> tuple[int, int]:
+        """Lanes of a block, if there are so many in all, and how many of them are computed at a time."""
+        if self.at_once:
+            # In powers of two, to compile for few. Fillers cost as much as others: no more places than are needed.
+            affordable = max(1, int(self.budget / bytes_per_lane))
+            needed = 1 << (max(1, -(-count // self.workers)) - 1).bit_length()
+            width = min(1 << (affordable.bit_length() - 1), _WIDEST, needed)
+            return width if needed <= 2 * width else min(needed, _BLOCK_OF_WIDTHS * width), width
+        lanes = _SMALLEST
+        while lanes < _LARGEST and 4 * lanes * 8 * self.workers <= count:
+            lanes *= 4  # of few sizes, to compile for few
+        return lanes, lanes
+
+
+def room_for(executor: Executor | None, devices: Sequence[Any], together: bool | None, budget: float) -> Room:
+    """What there is to compute on: the workers of an executor as far as it tells, or cores and devices of this process."""
+    at_once = devices[0].platform != "cpu" if together is None else together
+    if executor is not None:
+        return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget)
+    return Room(len(devices) if at_once else max(cores(), len(devices)), at_once, budget)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Row counts to pad these datasets to; `known` ones are compiled already and cost nothing."""
+    # The workers share the work of the rows, but not that of tracing a shape.
+    sizes = [max(data.n, LEAST_ROWS) for data in datasets]
+    return tuple(sorted({*known, *plan_rows(sizes, known=known, work=lambda rows: work(rows) / room.workers)}))
+
+
+def blocks_of(
+    datasets: Sequence[HostData],
+    models: Models,
+    shapes: tuple[int, ...],
+    room: Room,
+    *,
+    matrices: int,
+    starts: int = 1,
+    given: Any = None,
+) -> list[Block]:
+    """The datasets in blocks, in the order in which they are best begun.
+
+    **Arguments:**
+
+    - `datasets`, `models`: all datasets, and the models that belong to them.
+    - `shapes`: row counts to pad to.
+    - `room`: what there is to compute on.
+    - `matrices`: how many matrices of n × n a lane has in the making.
+    - `starts`: lanes of each dataset.
+    - `given`: a function from some datasets to what else is stacked for them, in a tuple.
+
+    **Returns:**
+
+    A list. The first block of each shape comes first: while one worker compiles a shape, others compile another. Blocks
+    with many rows come before those with few, so that workers end together.
+    """
+    own, _ = models.parted()
+    first, others = [], []
+    for rows, members in reversed(by_shape(datasets, [max(data.n, LEAST_ROWS) for data in datasets], shapes)):
+        bytes_per_lane = matrices * members[0].y.dtype.itemsize * rows**2
+        lanes, width = room.lanes(bytes_per_lane, len(members) * starts)
+        size = max(1, lanes // starts)
+        for begin in range(0, len(members), size):
+            some = members[begin : begin + size]
+            filled = some + [some[-1]] * (size - len(some))
+            every = np.array([data.number for data in filled])
+            block = Block(
+                numbers=every[: len(some)],
+                data=stacked(filled, rows),
+                own=jax.tree.map(lambda leaf, every=every: leaf[every], own),
+                given=() if given is None else given(filled),
+                width=min(width, size * starts),
+            )
+            (others if begin else first).append(block)
+    return first + others
+
+
+def bytes_of(blocks: Sequence[Block], matrices: int) -> float:
+    """Bytes that a lane of the largest block needs."""
+    shapes = [(block.data.mask.shape[1], block.data.y.dtype.itemsize) for block in blocks]
+    return max((matrices * itemsize * rows**2 for rows, itemsize in shapes), default=1.0)
