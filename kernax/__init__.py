@@ -34,7 +34,7 @@ from kernax import (
 from kernax._moved import moved
 from kernax._version import __version__ as __version__
 from kernax.data import Data
-from kernax.fitting import fit, fit_many, initialise, predict_many
+from kernax.fitting import concatenate, fit, fit_many, initialise, predict_many
 from kernax.io import load, save
 from kernax.kernels import (
     NNGP,
@@ -120,6 +120,7 @@ __all__ = [
     "bijectors",
     "compare_selectors",
     "components",
+    "concatenate",
     "condition",
     "covariance",
     "data",

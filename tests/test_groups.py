@@ -1,6 +1,7 @@
 """The groups of tables of every kind, against pandas' own."""
 
 import decimal
+import pickle
 import sys
 import warnings
 
@@ -66,6 +67,7 @@ def test_groups_are_those_of_pandas(kind, by, x, y):
     assert_like_pandas(found, MIXED, by, x, y)  # a second time
     assert len(found) == MIXED.groupby(by).ngroups
     assert repr(found).startswith(f"Groups({len(found)} groups by ")
+    assert_like_pandas(pickle.loads(pickle.dumps(found)), MIXED, by, x, y)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 100])
@@ -77,6 +79,7 @@ def test_files_are_read_in_pieces(tmp_path, ending, rows):
     with pytest.raises(TypeError, match="only after reading"):
         len(found)
     assert "stars" in repr(found)
+    assert_like_pandas(pickle.loads(pickle.dumps(found)), FRAME, ["star", "band"], ["t", "u"], "flux")
 
 
 def test_streams_are_read_as_far_as_asked_and_once(tmp_path):

@@ -1,6 +1,11 @@
 """One model for each of many datasets: what a loop of single fits gives, from every form of input, in both layouts."""
 
+import dataclasses
+import pickle
+import time
+
 import chex
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -338,6 +343,48 @@ def test_fits_by_name():
     assert_identical(
         kx.fitting.refit_many(named, swapped, where=["a"]), kx.fitting.refit_many(named, {"a": SETS[0]}, where=[0])
     )
+
+
+def test_fits_are_kept_on_the_host_pickled_and_saved(fits, tmp_path):
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(eqx.filter(fits, eqx.is_array)))
+    kx.save(tmp_path / "fits.kx", fits)
+    for again in (pickle.loads(pickle.dumps(fits)), kx.load(tmp_path / "fits.kx")):
+        assert again.keys == fits.keys
+        assert_identical(again, fits)
+        assert_identical(again[[5, 1]], fits[[5, 1]])
+
+
+def test_fits_of_several_calls_are_joined(fits):
+    named = {name: fits[numbers] for name, numbers in (("first", [0, 1, 2]), ("rest", list(range(3, 12))))}
+    joined = kx.concatenate(list(named.values()))
+    assert joined.keys == fits.keys
+    assert_identical(joined, fits)
+    with_names = kx.fit_many(MODEL, {"a": SETS[0], "b": SETS[1]})
+    joined = kx.concatenate([with_names, fits[[7]]])
+    assert joined.keys == ("a", "b", 7)
+    assert_identical(joined["b"], fits[1])
+    assert_identical(kx.concatenate([fits[:0], fits]), fits)
+
+
+def test_fits_that_cannot_be_joined_are_named(fits):
+    with pytest.raises(TypeError, match=r"takes a list of kx.fitting.Fits"):
+        kx.concatenate([])
+    other = kx.fit_many(kx.Model(kx.Matern32(), noise=0.1), SETS[:2])
+    with pytest.raises(ValueError, match="different models"):
+        kx.concatenate([fits, other])
+    restarted = kx.fit_many(MODEL, SETS[:2], restarts=1, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="different numbers of starts"):
+        kx.concatenate([fits, restarted])
+
+
+def test_a_name_is_found_as_fast_among_many(fits):
+    """A search through all of 300,000 names would take seconds for a thousand of them."""
+    names = [f"name {i}" for i in range(300_000)]
+    many = dataclasses.replace(fits[np.zeros(300_000, int)], keys=tuple(names), is_named=True)
+    assert many.numbers(names[-1:]).tolist() == [299_999]
+    begun = time.perf_counter()
+    assert many.numbers(names[-1000:]).tolist() == list(range(299_000, 300_000))
+    assert time.perf_counter() - begun < 1.0
 
 
 @pytest.mark.parametrize("number", [12, -13])

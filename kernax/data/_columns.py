@@ -4,6 +4,7 @@ pandas, polars and pyarrow are imported by whoever has a table of theirs; only r
 """
 
 import datetime
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -119,15 +120,15 @@ def stream(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Cal
     `numbers` are those of the names whose columns are to be numbers.
     """
     columns, batches, source = _batches(table, names, numbers, rows)
+    return columns, functools.partial(_pieces, batches, rows), source  # all partials, which can be pickled
 
-    def pieces() -> Iterator[Columns]:
-        import pyarrow
 
-        for batch in batches():
-            for start in range(0, batch.num_rows, rows):
-                yield arrow(pyarrow.Table.from_batches([batch.slice(start, rows)]))
+def _pieces(batches: Callable[[], Iterable[Any]], rows: int) -> Iterator[Columns]:
+    import pyarrow
 
-    return columns, pieces, source
+    for batch in batches():
+        for start in range(0, batch.num_rows, rows):
+            yield arrow(pyarrow.Table.from_batches([batch.slice(start, rows)]))
 
 
 def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Callable[[], Iterable[Any]], str]:
@@ -136,7 +137,7 @@ def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, C
     if is_a(table, "pyarrow.dataset", "Dataset"):
         # Of many files, one at a time; within a file pyarrow reads ahead as it likes.
         options = {"columns": names, "batch_size": rows, "batch_readahead": 1, "fragment_readahead": 1}
-        return table.schema.names, lambda: table.to_batches(**options), "a dataset"
+        return table.schema.names, functools.partial(table.to_batches, **options), "a dataset"
     if not isinstance(table, str | os.PathLike):
         raise TypeError(
             "table must be a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or a path, "
@@ -150,11 +151,15 @@ def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, C
         raise ImportError(f"reading {path!r} needs pyarrow: pip install pyarrow") from error
     match os.path.splitext(path)[1].lower():
         case ".parquet" | ".pq":
-            columns, batches = pyarrow.parquet.read_schema(path).names, lambda: _parquet_batches(path, names, rows)
+            columns, batches = (
+                pyarrow.parquet.read_schema(path).names,
+                functools.partial(_parquet_batches, path, names, rows),
+            )
         case ".arrow" | ".feather":
-            columns, batches = pyarrow.ipc.open_file(path).schema.names, lambda: _arrow_batches(path)
+            columns = pyarrow.ipc.open_file(path).schema.names
+            batches = functools.partial(_arrow_batches, path)
         case ".csv":
-            columns, batches = pyarrow.csv.open_csv(path).schema.names, lambda: _csv_batches(path, names, numbers)
+            columns, batches = pyarrow.csv.open_csv(path).schema.names, functools.partial(_csv_batches, path, names, numbers)
         case _:
             raise ValueError(f"{path!r} is none of the files that kernax reads: .parquet, .arrow, .feather, .csv.")
     return columns, batches, path

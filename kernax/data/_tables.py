@@ -1,6 +1,7 @@
 """The datasets of a long table, one for each value of a group column."""
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -70,17 +71,27 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
         order = np.argsort(codes, kind="stable")
         xs, ys, stops = xs[order], ys[order], np.cumsum(np.bincount(codes, minlength=len(seen)))
 
-        def begin() -> Iterator[Group]:
-            start = 0
-            for key, stop in zip(seen, stops.tolist(), strict=True):
-                yield Group(key, xs[start:stop], ys[start:stop])
-                start = stop
-
-        return Groups(begin, len(seen), described)
+        return Groups(functools.partial(_in_order, list(seen), xs, ys, stops.tolist()), len(seen), described)
 
     names, pieces, source = stream(table, wanted.columns, [*_listed(x), *_listed(y)], rows_at_a_time)
     check_columns(wanted.columns, names)
-    return Groups(lambda: _streamed(pieces(), wanted), None, f"{described}, from {source}")
+    return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {source}")
+
+
+# Not nested functions: these can be pickled, and with them `Groups`.
+
+
+def _in_order(keys: list, xs: np.ndarray, ys: np.ndarray, stops: list[int]) -> Iterator[Group]:
+    """The groups of a table in memory, whose rows stand together."""
+    start = 0
+    for key, stop in zip(keys, stops, strict=True):
+        yield Group(key, xs[start:stop], ys[start:stop])
+        start = stop
+
+
+def _read(pieces: Callable[[], Iterator[Columns]], wanted: _Wanted) -> Iterator[Group]:
+    """The groups of a file or a stream."""
+    return _streamed(pieces(), wanted)
 
 
 def _streamed(pieces: Iterable[Columns], wanted: _Wanted) -> Iterator[Group]:

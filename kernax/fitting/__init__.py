@@ -2,7 +2,7 @@
 
 from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_many, score_many
 from kernax.fitting._fit import fit
-from kernax.fitting._fits import Fit, Fits
+from kernax.fitting._fits import Fit, Fits, concatenate
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._log_posterior import LogPosterior, log_posterior
 from kernax.fitting._many import fit_many, refit_many
@@ -13,6 +13,7 @@ __all__ = [
     "Fit",
     "Fits",
     "LogPosterior",
+    "concatenate",
     "condition_many",
     "fit",
     "fit_many",

@@ -121,7 +121,7 @@ class Collector:
         everything = _joined([*parts, self._standing_in(own)])
         numbers, first = np.unique(everything.numbers, return_index=True)
         first = first[np.isin(numbers, own)]
-        how, values = jax.device_put(jax.tree.map(lambda leaf: leaf[first], everything.results))
+        how, values = jax.tree.map(lambda leaf: leaf[first], everything.results)
         rest = eqx.filter(self._models.model, eqx.is_array, inverse=True)
         return Fits(
             model=eqx.combine(how.model, rest),
@@ -131,7 +131,7 @@ class Collector:
             gradient_norm=how.gradient_norm,
             at_bound=eqx.combine(how.at_bound, rest),
             jitter=how.jitter,
-            num_rows=jax.device_put(np.array(self._num_rows, np.int32)[own]),
+            num_rows=np.array(self._num_rows, np.int32)[own],
             start_values=values,
             keys=tuple(self._keys[i] for i in own),
             is_named=self._is_named,

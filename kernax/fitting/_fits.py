@@ -1,8 +1,9 @@
 """What a fit gives back, and what many of them do."""
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from kernax.parameters import parameter_name, parameters
 from kernax.solvers import AbstractSolver, Result, result_name
 
 M = TypeVar("M")
+AnyArray = Array | np.ndarray
 
 
 class Fit(eqx.Module, Generic[M]):
@@ -71,7 +73,7 @@ NUM_FACTS = 8
 
 
 class Fits(eqx.Module):
-    """Many fits: every array has a leading dataset axis, in the order in which the datasets were given.
+    """Many fits: every array is NumPy's and has a leading dataset axis, in the order in which the datasets were given.
 
     `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`,
     `fits[[4, 7]]` and `fits[["name", "other"]]` are `Fits`. An integer is always a place in that order; datasets whose names
@@ -79,15 +81,15 @@ class Fits(eqx.Module):
     """
 
     model: Any
-    value: Float[Array, " b"]
+    value: Float[AnyArray, " b"]
     result: Any
-    num_steps: Int[Array, " b"]
-    gradient_norm: Float[Array, " b"]
+    num_steps: Int[AnyArray, " b"]
+    gradient_norm: Float[AnyArray, " b"]
     at_bound: Any
-    jitter: Float[Array, " b"]
-    num_rows: Int[Array, " b"]
+    jitter: Float[AnyArray, " b"]
+    num_rows: Int[AnyArray, " b"]
     """Rows that count, of each dataset."""
-    start_values: Float[Array, "b starts"]
+    start_values: Float[AnyArray, "b starts"]
     keys: tuple[Hashable, ...] = eqx.field(static=True)
     """The datasets' names: the values of a group column or the keys of a dict, else their numbers."""
     is_named: bool = eqx.field(static=True)
@@ -108,9 +110,11 @@ class Fits(eqx.Module):
 
     def __getitem__(self, which):
         numbers = self.numbers(which)
-        part = self._taken(numbers)
+        arrays, rest = eqx.partition(self, eqx.is_array)
         if isinstance(numbers, np.ndarray):
+            part = eqx.combine(jax.tree.map(lambda leaf: leaf[numbers], arrays), rest)
             return dataclasses.replace(part, keys=tuple(self.keys[i] for i in numbers))
+        part = eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[numbers], arrays)), rest)
         return Fit(
             model=part.model,
             value=part.value,
@@ -148,17 +152,15 @@ class Fits(eqx.Module):
         return int(which) % len(self)
 
     def _number_of(self, name: Hashable) -> int:
-        try:
-            return self.keys.index(name)
-        except ValueError:
-            raise KeyError(f"there is no dataset called {name!r}.") from None
+        if name not in self._places:
+            raise KeyError(f"there is no dataset called {name!r}.")
+        return self._places[name]
 
-    def _taken(self, which: Any) -> "Fits":
-        arrays, rest = eqx.partition(self, eqx.is_array)
-        if all(map(is_concrete, jax.tree.leaves(arrays))):
-            # On the host: JAX would compile a program for every shape of leaf and choice.
-            return eqx.combine(jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[which], arrays)), rest)
-        return eqx.combine(jax.tree.map(lambda leaf: leaf[which], arrays), rest)
+    @functools.cached_property
+    def _places(self) -> dict[Hashable, int]:
+        """The first dataset of each name."""
+        backwards = range(len(self) - 1, -1, -1)
+        return {self.keys[place]: place for place in backwards}
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
@@ -212,12 +214,37 @@ class Fits(eqx.Module):
         return f"Fits({len(self)} datasets: {ended or 'none'})"
 
 
+def concatenate(fits: Sequence[Fits]) -> Fits:
+    """Fits of several calls as one, in that order.
+
+    **Arguments:**
+
+    - `fits`: of the same model, data type and number of starts; their settings may differ, and those of the first are kept.
+
+    **Returns:**
+
+    `Fits`. Datasets keep their names; if none of them has one, they are numbered anew.
+    """
+    if not fits or not all(isinstance(one, Fits) for one in fits):
+        raise TypeError("concatenate takes a list of kx.fitting.Fits, with one at the least.")
+    first = fits[0]
+    nameless = [dataclasses.replace(one, keys=(), settings=first.settings, is_named=False) for one in fits]
+    if len({jax.tree.structure(one) for one in nameless}) > 1:
+        raise ValueError("the fits are of different models: they can be kept in a list, but not as one.")
+    if len({one.start_values.shape[1] for one in fits}) > 1:
+        raise ValueError("the fits have different numbers of starts: fit with the same restarts=.")
+    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *nameless)
+    is_named = any(one.is_named for one in fits)
+    keys = [key for one in fits for key in one.keys] if is_named else range(sum(map(len, fits)))
+    return dataclasses.replace(whole, keys=tuple(keys), is_named=is_named, settings=first.settings)
+
+
 def as_result(values: Any) -> Any:
     """Numbers as results."""
     return jax.tree.map(lambda _: values, Result.successful)
 
 
-def parameters_of(flags: Any) -> list[tuple[Any, Array]]:
+def parameters_of(flags: Any) -> list[tuple[Any, AnyArray]]:
     """Every array of a tree of booleans with its path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(flags)
     return [(path, leaf) for path, leaf in leaves if eqx.is_array(leaf)]

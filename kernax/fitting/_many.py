@@ -244,8 +244,8 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
         if not eqx.is_array(old):
             return old
         both = np.array(old)
-        both[numbers[is_better]] = np.asarray(new)[is_better]
-        return jax.device_put(both)
+        both[numbers[is_better]] = new[is_better]
+        return both
 
     nameless = [dataclasses.replace(some, keys=(), settings=after.settings) for some in (fits, after)]
     return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)

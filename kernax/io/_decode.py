@@ -144,7 +144,7 @@ class Decoder:
             if name not in codes:
                 raise FileError(f"it holds the result {name!r}, which this version does not know: upgrade kernax")
             translated[written == int(code)] = codes[name]
-        return as_result(jnp.asarray(translated))
+        return as_result(translated if node["result"].get("numpy") else jnp.asarray(translated))
 
     def _instance(self, name: str, nodes: dict[str, Any]) -> Any:
         kind = _allowed(name)

@@ -102,9 +102,8 @@ class Encoder:
 
     def _result(self, value: Any, where: str) -> dict[str, Any]:
         # By their names: the numbers may be others in the next version.
-        codes = np.asarray(value._value)
-        names = {str(code): result_name(as_result(np.asarray(code))) for code in np.unique(codes)}
-        return {"result": self._array(codes, where), "names": names}
+        names = {str(code): result_name(as_result(np.asarray(code))) for code in np.unique(value._value)}
+        return {"result": self._array(value._value, where), "names": names}
 
     def _object(self, value: Any, where: str) -> Any:
         kind = type(value)
