@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax._threads import with_one_blas_thread_if
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
@@ -262,7 +263,7 @@ def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int 
     return _settled(solver, model, data, part)
 
 
-@eqx.filter_jit
+@compiled
 def _settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None) -> AbstractSolver:
     data, _ = data.finite_or_zero()
     kernel = as_dtype(model.kernel, data.dtype)
@@ -294,7 +295,7 @@ def check_conditioned(c: Any) -> None:
         )
 
 
-@eqx.filter_jit
+@compiled
 def _condition(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyConditioned:
     # Traced data cannot be refused. Data with NaN is taken out, so that no gradient behind a `where` meets it.
     data, finite = data.finite_or_zero()
@@ -368,7 +369,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     return _extend(c, new, extra)
 
 
-@eqx.filter_jit
+@compiled
 def _extend(c: Conditioned, new: Data, extra: Float[Array, " m"] | None) -> Conditioned:
     new, finite = new.finite_or_zero()
 
@@ -388,7 +389,7 @@ def _extend(c: Conditioned, new: Data, extra: Float[Array, " m"] | None) -> Cond
     return _conditioned(model, data, _flagged(system, sound), c.solver)
 
 
-@eqx.filter_jit
+@compiled
 def _recondition(c: Conditioned, noise: Float[Array, ""]) -> Conditioned:
     model = eqx.tree_at(lambda m: m.noise, c.model, noise)
     safe, sound = _finite_noise(noise, c.system.result != Result.nonfinite)

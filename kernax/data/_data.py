@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, check_finite, plain
+from kernax._programs import compiled
 from kernax._stored import is_stored
 from kernax.data._gaps import Gaps, rows_and_gaps
 from kernax.rows import (
@@ -158,7 +159,7 @@ def _as_mask(mask: Any, y: Float[Array, "n *p"]) -> Bool[Array, "n ..."] | None:
     return jnp.asarray(mask)
 
 
-@eqx.filter_jit
+@compiled
 def _without_masked_rows(x: Rows, y: Array, mask: Array) -> tuple[Rows, Array]:
     """Masked rows of x become copies of the first row that counts: finite, and no new extreme for centring or scaling."""
     y = jnp.where(_along_rows(mask, y), y, 0.0)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._many import HostData, host_rows, windows
 from kernax.data._shapes import by_shape, plan_rows
@@ -20,7 +21,6 @@ from kernax.fitting._engine import run_blocks
 from kernax.fitting._fits import as_result
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
-from kernax.fitting._programs import compiled
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._fingerprints import described
 from kernax.fitting._fit_checkpoint import FitCheckpoint
@@ -167,7 +168,7 @@ def _without_derivative(tree: Any) -> Any:
     return eqx.combine(same(arrays), rest)
 
 
-@eqx.filter_jit
+@compiled
 def prepared(
     model: AbstractModel, trainable: AbstractModel | None, dtype: Any, restarts: int, key: Key[Array, ""] | None
 ) -> tuple[list[AbstractModel], AbstractModel]:
@@ -177,7 +178,7 @@ def prepared(
     return starting_points(model, free, restarts, key), held
 
 
-@eqx.filter_jit
+@compiled
 def best_of(lanes: list[LoopState], problem: AbstractProblem, rules: Rules) -> Fit[Any]:
     """The lane with the lowest finite value, as a `Fit`."""
     values = jnp.stack([jnp.where(jnp.isfinite(s.best.value), s.best.value, jnp.inf) for s in lanes])

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._shapes import work
 from kernax.fitting._blocks import Block, Site, Work, compiled_once
 from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome, start
 from kernax.fitting._models import Models
-from kernax.fitting._programs import Packing, Vectors, compiled
+from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._starts import initialise, starting_points
 from kernax.model import AbstractModel
 from kernax.parameters import as_dtype, at_bound, join, split
@@ -120,7 +121,7 @@ class FitWork(Work):
                 own = datasets[lanes]
                 ready = jax.device_put(jax.tree.map(lambda leaf, own=own: leaf[own], (block.data, block.own)))
             how = (self.common, jnp.asarray(np.int32(turns)), packing, self.trainable, self.objective, self.solver)
-            given = (tuple(row[lanes] for row in rows), *ready, *how, self.rules, at_once)
+            given: tuple[Any, ...] = (tuple(row[lanes] for row in rows), *ready, *how, self.rules, at_once)
             begun, is_first = time.monotonic(), rounds == 0
             shape = (len(lanes), *block.data.mask.shape)
             after = compiled_once(site, shape, _advance_lanes, *given) if is_first else _advance_lanes(*given)

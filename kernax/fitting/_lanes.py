@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from kernax._programs import compiled
 from kernax._threads import one_blas_thread, with_one_blas_thread_if
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
-from kernax.fitting._programs import compiled
 from kernax.fitting._progress import progress_bar
 from kernax.model import AbstractModel
 

@@ -16,7 +16,7 @@ from kernax.data import Data
 from kernax.fitting._convergence import Ends, nothing_tried, ravel, sizes
 from kernax.fitting._curvature import Curvature, inverse_hessian_times, pair_between, with_pair
 from kernax.fitting._lbfgs import begun_anew
-from kernax.fitting._programs import Packing, Vectors
+from kernax.fitting._packing import Packing, Vectors
 from kernax.model import AbstractModel, Conditioned, condition
 from kernax.parameters import as_dtype, join, log_prior
 from kernax.solvers import AbstractSolver, Result

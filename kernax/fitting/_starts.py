@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
+from kernax._programs import compiled
 from kernax.bijectors import Real
 from kernax.data import Data
 from kernax.model import AbstractModel
@@ -15,7 +16,7 @@ from kernax.parameters import as_dtype, constrain, parameters, setting, unconstr
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)
 
 
-@eqx.filter_jit
+@compiled
 def initialise(model: AnyModel, data: Data) -> AnyModel:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 

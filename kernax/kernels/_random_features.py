@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul, whole_number
+from kernax._programs import compiled
 from kernax.kernels._kernel import AbstractKernel
 
 
@@ -111,7 +112,7 @@ def rational_quadratic_root(alpha: Float[Array, ""], number: int, seed: tuple[in
 
 
 @jax.custom_jvp
-@jax.jit  # called eagerly, the loop would be compiled each time
+@compiled  # called eagerly, the loop would be compiled each time
 def _gamma_quantile(share: Float[Array, " m"], shape: Float[Array, " m"]) -> Float[Array, " m"]:
     """The x at which the Gamma distribution of this shape and scale 1 has the given share below it."""
     steps = 60 if share.dtype == jnp.float64 else 35

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import check_finite, is_concrete, whole_number
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.learners._boosting_rounds import Limits, boost
 from kernax.learners._design import as_row_weights, check_data
@@ -158,7 +159,7 @@ def _rounds_by_count(data: Data) -> Int[Array, ""]:
     return jnp.maximum(jnp.round(data.count.astype(data.dtype) ** _POWER), 1).astype(int)
 
 
-@eqx.filter_jit
+@compiled
 def _adaboost(
     data: Data,
     validation: Data | None,
@@ -206,7 +207,7 @@ def _adaboost(
     )
 
 
-@eqx.filter_jit
+@compiled
 def _scores(members: AbstractMembers, fitted: Any, votes: Float[Array, " t"], x: Rows) -> Float[Array, " m"]:
     def add(scores: Array, of: tuple[Any, Array]) -> tuple[Array, None]:
         return scores + of[1] * members.values(of[0], x), None
@@ -214,7 +215,7 @@ def _scores(members: AbstractMembers, fitted: Any, votes: Float[Array, " t"], x:
     return jax.lax.scan(add, _zeros(votes, x), (fitted, votes))[0]
 
 
-@eqx.filter_jit
+@compiled
 def _staged(members: AbstractMembers, fitted: Any, votes: Float[Array, " t"], x: Rows) -> Float[Array, "t m"]:
     def add(scores: Array, of: tuple[Any, Array]) -> tuple[Array, Array]:
         scores = scores + of[1] * members.values(of[0], x)

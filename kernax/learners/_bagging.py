@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import check_finite, is_concrete, matmul
+from kernax._programs import compiled
 from kernax.data import Data, refuse_gaps
 from kernax.fitting import Fits, fit_many
 from kernax.grams import gram_of
@@ -151,7 +152,7 @@ def bagged(
     return committee
 
 
-@eqx.filter_jit
+@compiled
 def _conditioned(
     model: Model, data: Data, counts: Int[Array, "b n"], solver: AbstractSolver, fitted: tuple[Any, Any] | None
 ) -> Bagged:
@@ -196,29 +197,29 @@ def _definite(model: Model, data: Data) -> Model:
     return Model(model.kernel.definite(x, data.mask), model.noise, model.mean, trend.scaled(x, data.mask))
 
 
-@eqx.filter_jit
+@compiled
 def _members_at(committee: Bagged, x: Rows) -> Float[Array, "b m *p"]:
     values = _safe_members_at(committee, x)
     return jnp.where(_beside(committee.ok, values), values, jnp.nan)
 
 
-@eqx.filter_jit
+@compiled
 def _mean_at(committee: Bagged, x: Rows) -> Float[Array, "m *p"]:
     return _mean_over(committee.ok[:, None], _safe_members_at(committee, x))
 
 
-@eqx.filter_jit
+@compiled
 def _spread_at(committee: Bagged, x: Rows) -> Float[Array, "m *p"]:
     values, ok = _safe_members_at(committee, x), committee.ok[:, None]
     return safe_sqrt(_mean_over(ok, (values - _mean_over(ok, values)) ** 2))
 
 
-@eqx.filter_jit
+@compiled
 def _out_of_bag_mean(committee: Bagged) -> Float[Array, "n *p"]:
     return _mean_over(_out_of_bag(committee), _safe_members_at(committee, take(committee.data.x)))
 
 
-@eqx.filter_jit
+@compiled
 def _out_of_bag_error(committee: Bagged) -> Float[Array, ""]:
     data, has_one = committee.data, jnp.any(_out_of_bag(committee), axis=0)
     residuals = jnp.where(_beside(has_one, data.y), data.y - _out_of_bag_mean(committee), 0.0)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, check_finite, is_concrete, matmul
+from kernax._programs import compiled
 from kernax.data import Data, refuse_gaps
 from kernax.parameters import as_dtype
 from kernax.rows import Rows, as_row_dtype, as_rows, take
@@ -34,7 +35,7 @@ class AbstractLinearFit(eqx.Module):
         return _values(self.features, self.coefficients, self.intercept, x)
 
 
-@eqx.filter_jit
+@compiled
 def _values(features: Any, coefficients: Array, intercept: Array, x: Rows) -> Float[Array, "m *p"]:
     def at(a: Any) -> Array:
         phi = features(a)

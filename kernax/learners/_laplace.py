@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import matmul
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
@@ -167,7 +168,7 @@ class LaplaceGP(AbstractExpansion):
         return sign(self(x))
 
 
-@eqx.filter_jit
+@compiled
 def _latent(c: LaplaceGP, x: Rows) -> Latent:
     def of_block(block: Rows) -> tuple[Array, Array]:
         cross = gram_of(c.model.kernel, c.data.x, c.data.mask).cross(block)
@@ -197,7 +198,7 @@ def _(c: SmoothMachine) -> Float[Array, ""]:
     return _laplace_of_machine(c)
 
 
-@eqx.filter_jit
+@compiled
 def _laplace_of_machine(c: SmoothMachine) -> Float[Array, ""]:
     model, counts = c.model, c.data.mask
     usable = jnp.isfinite(c.objective)

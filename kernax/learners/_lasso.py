@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import is_concrete, matmul
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.learners._design import AbstractLinearFit, Design, as_penalties, check_data, make_design
 from kernax.learners._features import as_features
@@ -136,7 +137,7 @@ def _as_limits(max_steps: int | None, rtol: float | None) -> tuple[Int[Array, ""
     return None if max_steps is None else jnp.asarray(max_steps), None if rtol is None else jnp.asarray(float(rtol))
 
 
-@eqx.filter_jit
+@compiled
 def _path(
     data: Data,
     penalties: Float[Array, " l"] | None,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import matmul
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.learners._design import AbstractLinearFit, Design, as_penalties, check_data, make_design
 from kernax.learners._features import as_features
@@ -72,7 +73,7 @@ def least_squares(data: Any, *, features: Any = None, intercept: bool = True, th
     return fit
 
 
-@eqx.filter_jit
+@compiled
 def _least_squares(data: Data, features: Any, intercept: bool) -> LeastSquaresFit:
     design = make_design(data, features, intercept)
     n, q = design.matrix.shape
@@ -117,7 +118,7 @@ def ridge(
     return fit
 
 
-@eqx.filter_jit
+@compiled
 def _ridge(data: Data, penalty: Float[Array, ""], features: Any, intercept: bool, form: str | None) -> RidgeFit:
     design = make_design(data, features, intercept)
     penalty = penalty.astype(data.dtype)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.model import AbstractModel, check_kernel
@@ -117,7 +118,7 @@ class AbstractExpansion(eqx.Module):
         return expansion(self, rows_like(self.data, x))
 
 
-@eqx.filter_jit
+@compiled
 def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
     """`k_xX α + b`."""
 

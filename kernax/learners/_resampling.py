@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 
 
@@ -33,7 +33,7 @@ def drawn_counts(data: Data, members: int, key: Any, fraction: float, replace: b
     return _draw(data.mask, key, weights, jnp.asarray(float(fraction)), int(members), bool(replace))
 
 
-@eqx.filter_jit
+@compiled
 def _draw(
     mask: Bool[Array, " n"], key: Key[Array, ""], weights: Array, fraction: Array, members: int, replace: bool
 ) -> Int[Array, "b n"]:

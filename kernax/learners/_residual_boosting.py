@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import as_floats, is_concrete, matmul
+from kernax._programs import compiled
 from kernax.data import Data, refuse_gaps
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model, check_model_and_data, condition
@@ -116,7 +117,7 @@ def boosted(
     return boost
 
 
-@eqx.filter_jit
+@compiled
 def _boosted(
     model: Model, data: Data, rate: Array, validation: Data | None, rounds: int, by: str | None, patience: int | None
 ) -> Boosted:
@@ -196,7 +197,7 @@ def _shrinkage(c: Conditioned, rate: Float[Array, ""], shift: Float[Array, ""]) 
     return shrinkage, multiplicity
 
 
-@eqx.filter_jit
+@compiled
 def _staged(c: Conditioned, solutions: Solution, x: Rows) -> Float[Array, "t m *p"]:
     rounds, outputs = solutions.value.shape[0], c.data.num_outputs
 

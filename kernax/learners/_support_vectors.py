@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete, matmul
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
@@ -220,7 +221,7 @@ def support_vectors(
     return machine
 
 
-@eqx.filter_jit
+@compiled
 def _weighted(model: SVR | SVC, data: Data, weights: Array | None, max_steps: Int[Array, ""]) -> SupportVectors:
     data, finite = data.finite_or_zero()
     return _solved(as_dtype(model, data.dtype), data, finite, Cholesky(), weights, max_steps)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from kernax._programs import compiled
 from kernax.data import Data, refuse_gaps
 from kernax.learners._machines import AbstractExpansion, AbstractMachine, check_labels
 from kernax.model import Conditioned
@@ -62,7 +63,7 @@ def kfold_loss(
     return _kfold_loss(c, left_out, loss)
 
 
-@eqx.filter_jit
+@compiled
 def _kfold_loss(c: AbstractExpansion, left_out: Bool[Array, "k n"], loss: RowLoss) -> Float[Array, ""]:
     def of_fold(left_out: Bool[Array, " n"]) -> Float[Array, ""]:
         others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)

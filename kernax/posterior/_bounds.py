@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.model import Conditioned
 from kernax.posterior._predict import variance
 from kernax.rows import take
@@ -106,7 +106,7 @@ def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
     return _rkhs_inner(c, d)
 
 
-@eqx.filter_jit
+@compiled
 def _rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
     values = c.system.gram.cross_mv(take(d.data.x), c.alpha.reshape(c.data.n, -1))
     return jnp.sum(values.reshape(d.alpha.shape) * d.alpha, axis=0)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax._programs import compiled
 from kernax.grams import gram_of
 from kernax.means import mean_values
 from kernax.model import Conditioned, check_conditioned
@@ -52,7 +53,7 @@ def components(c: Any, x: Any) -> SumComponents:
     return SumComponents(names, *_components(c, new_rows(c, x)))
 
 
-@eqx.filter_jit
+@compiled
 def _components(c: Conditioned, x: Rows) -> tuple[Array, Array, Array]:
     weights = c.system.expansion(c.solution)
     alpha, _ = offered(weights, c.solver, "the components of a kernel", "predictions of the form k(x, X) alpha")

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import as_floats, check_finite
+from kernax._programs import compiled
 from kernax._threads import with_one_blas_thread_if
 from kernax.means import mean_values
 from kernax.model import Conditioned, check_conditioned
@@ -158,13 +158,13 @@ def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:
     return x
 
 
-@eqx.filter_jit
+@compiled
 def _mean(c: Conditioned, x: Rows) -> Float[Array, "m *p"]:
     values = c.system.mean(x, c.solution)
     return values + mean_values(c.model.mean, x, values)
 
 
-@eqx.filter_jit
+@compiled
 def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
     mu, spread = c.system.mean_and_variance(x, c.solution)
     value, num_clamped = spread.value, jnp.sum(spread.value < 0)
@@ -175,7 +175,7 @@ def _predict(c: Conditioned, x: Rows, noisy: bool) -> Prediction:
     return Prediction(mu + mean_values(c.model.mean, x, mu), value, num_clamped, worse(c.result, spread.result))
 
 
-@eqx.filter_jit
+@compiled
 def _covariance(c: Conditioned, x: Rows, z: Rows | None, noisy: bool) -> Float[Array, "m k"]:
     matrix = c.system.covariance(x, z).value
     if noisy:

@@ -3,12 +3,12 @@
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kernax._arrays import check_finite, matmul
+from kernax._programs import compiled
 from kernax.model import Conditioned, Model
 from kernax.noises import noise_at
 from kernax.parameters import as_dtype
@@ -57,7 +57,7 @@ def sample(
     return level + deviations
 
 
-@eqx.filter_jit
+@compiled
 def _pathwise(c: Conditioned, x: Rows, key: Key[Array, ""], shape: tuple[int, ...], noisy: bool) -> Array | None:
     """Draws less the mean, if the System makes them without a covariance matrix."""
     drawn = c.system.posterior_draws(x, key, math.prod(shape))
@@ -69,7 +69,7 @@ def _pathwise(c: Conditioned, x: Rows, key: Key[Array, ""], shape: tuple[int, ..
     return jnp.moveaxis(drawn.reshape(-1, *shape), 1, 0)
 
 
-@eqx.filter_jit
+@compiled
 def _draw_prior(model: Model, x: Rows, key: Key[Array, ""], num_samples: int, noisy: bool) -> Array:
     dtype = row_dtype(x)
     model = as_dtype(model, dtype)
@@ -80,7 +80,7 @@ def _draw_prior(model: Model, x: Rows, key: Key[Array, ""], num_samples: int, no
     return _draw(level, matrix, key, num_samples)
 
 
-@eqx.filter_jit
+@compiled
 def _draw(level: Float[Array, "m *p"], matrix: Float[Array, "m m"], key: Key[Array, ""], num_samples: int) -> Array:
     shocks = jax.random.normal(key, (num_samples, *level.shape), level.dtype)
     root = draw_root(matrix)

@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 
+from kernax._programs import compiled
 from kernax.kernels import Constant, Sum
 from kernax.model import Conditioned
 
@@ -62,7 +62,7 @@ def terms(c: Conditioned) -> list[Term]:
     return found
 
 
-@eqx.filter_jit
+@compiled
 def _matrices(kernels: list[Any], x: Any) -> list[Any]:
     """The kernels' matrices, by one program: operation after operation, compiling them takes several times as long."""
     return [kernel(x) for kernel in kernels]

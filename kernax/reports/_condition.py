@@ -1,15 +1,15 @@
 """How ill-conditioned a system is, to a digit or so."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax._programs import compiled
 from kernax.model import Conditioned
 from kernax.solvers import power_iteration
 
 
-@eqx.filter_jit
+@compiled
 def condition_estimate(c: Conditioned) -> Float[Array, ""]:
     """The ratio of the largest to the smallest eigenvalue of `K + noise·I`, to a digit or so.
 

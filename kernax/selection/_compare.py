@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.model import Model, check_model_and_data
 from kernax.selection._discrepancy import mean_squared_residual
@@ -96,7 +96,7 @@ def compare_selectors(
     return table
 
 
-@eqx.filter_jit
+@compiled
 def _measures(choice: RidgeChoice) -> dict[str, Array]:
     c = choice.conditioned
     return {

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.model import Conditioned, recondition
 from kernax.selection._ridge_path import check_one_noise
 from kernax.selection._search import bracketed_root
@@ -69,7 +70,7 @@ def mean_squared_residual(c: Conditioned) -> Float[Array, ""]:
     return jnp.sum(residuals**2) / c.data.num_observed
 
 
-@eqx.filter_jit
+@compiled
 def _discrepancy(c: Conditioned, noise_variance: Float[Array, ""]) -> Discrepancy:
     eps = jnp.finfo(c.data.dtype).eps
     top = largest_eigenvalue(c.system)

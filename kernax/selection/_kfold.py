@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.model import Conditioned, check_conditioned
 from kernax.solvers import offered, solve_definite
@@ -48,7 +49,7 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     return _scattered(c, as_folds(folds, c.data, key))
 
 
-@eqx.filter_jit
+@compiled
 def _scattered(c: Conditioned, table: Folds) -> Float[Array, "n *p"]:
     residuals = _by_fold(c, table)
     shape = (c.data.n, *c.alpha.shape[1:])
@@ -62,7 +63,7 @@ def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = No
     return _fold_mse(c, as_folds(folds, c.data, key))
 
 
-@eqx.filter_jit
+@compiled
 def _fold_mse(c: Conditioned, table: Folds) -> Float[Array, " k"]:
     squares = _by_fold(c, table) ** 2
     return jnp.sum(squares.reshape(squares.shape[0], -1), axis=1) / (table.sizes * c.data.num_outputs)
@@ -75,7 +76,7 @@ def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = N
     return mean_over_folds(_fold_mse(c, table), table)
 
 
-@eqx.filter_jit
+@compiled
 def mean_over_folds(scores: Float[Array, " k"], table: Folds) -> Float[Array, ""]:
     """The mean over the folds that hold a row."""
     held = table.sizes > 0
@@ -126,7 +127,7 @@ def _equal_folds(number: int, data: Data, key: Key[Array, ""] | None) -> Folds:
     return Folds(jnp.asarray(rows), jnp.asarray(slots < sizes[:, None]))
 
 
-@eqx.filter_jit
+@compiled
 def _draws(key: Key[Array, ""], n: int) -> Float[Array, " n"]:
     return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(jnp.arange(n))
 

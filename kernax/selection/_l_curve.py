@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.model import Conditioned, recondition
 from kernax.selection._ridge_path import as_ridges, check_one_noise, increasing_ridges
 from kernax.selection._search import interior_minimum
@@ -93,7 +94,7 @@ def _shape(at: Float[Array, ""], c: Conditioned) -> tuple[Float[Array, "2"], Flo
     return jax.tree.map(lambda v: jnp.where(exists, v, jnp.nan), (point, jnp.stack([x1, y1]), curvature))
 
 
-@eqx.filter_jit
+@compiled
 def _l_curve(c: Conditioned, ridges: Float[Array, " l"] | None) -> LCurve:
     ridges = increasing_ridges(c, ridges)
     places = jnp.log(ridges)

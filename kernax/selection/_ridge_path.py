@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.model import Conditioned, check_conditioned, recondition
 from kernax.posterior import safe_sqrt
 from kernax.selection._kfold import Folds, as_folds, fold_mse, mean_over_folds
@@ -147,7 +148,7 @@ def _lowest(scores: Float[Array, "l *k"]) -> Array:
     return jnp.argmin(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
 
 
-@eqx.filter_jit
+@compiled
 def _ridge_path(c: Conditioned, ridges: Float[Array, " l"] | None, folds: Folds | None) -> RidgePath:
     ridges = default_ridges(c) if ridges is None else ridges
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.model import Conditioned, Model, check_model_and_data, condition, recondition
 from kernax.noises import is_common
@@ -139,7 +140,7 @@ def choose(
     return choice
 
 
-@eqx.filter_jit
+@compiled
 def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, target: Array, result: Any) -> RidgeChoice:
     here = recondition(c, noise=ridge)
     ridges = increasing_ridges(c, ridges)
@@ -147,13 +148,13 @@ def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, target: Array,
     return RidgeChoice("discrepancy", ridge, mean_squared_residual(here), ridges, curve, here, result, target)
 
 
-@eqx.filter_jit
+@compiled
 def _of_corner(c: Conditioned, curve: LCurve) -> RidgeChoice:
     here = recondition(c, noise=curve.corner)
     return RidgeChoice("l_curve", curve.corner, curve.corner_curvature, curve.ridges, curve.curvature, here, curve.result)
 
 
-@eqx.filter_jit
+@compiled
 def _of_minimum(c: Conditioned, ridges: Array | None, by: Any, table: Folds | None, rule: Rule) -> RidgeChoice:
     ridges = increasing_ridges(c, ridges)
     if by == "kfold":

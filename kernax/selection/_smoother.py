@@ -3,10 +3,10 @@
 `I - H = diag(noise) K̃⁻¹`, so that everything is read off `diag(K̃⁻¹)`, without forming H.
 """
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax._programs import compiled
 from kernax.model import Conditioned
 from kernax.selection._leave_one_out import inverse_diagonal
 
@@ -16,7 +16,7 @@ def fit_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     return c.data.zero_where_masked(_rows(c.system.ridge, c) * c.alpha)
 
 
-@eqx.filter_jit
+@compiled
 def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, "*p"]:
     """How many free parameters the fit is worth: `tr H = n - Σ noise_i [K̃⁻¹]_ii`.
 
@@ -35,7 +35,7 @@ def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, "*p"]:
     return c.data.counts.astype(c.data.dtype) - jnp.sum(left, axis=0)
 
 
-@eqx.filter_jit
+@compiled
 def gcv(c: Conditioned) -> Float[Array, ""]:
     """Generalised cross-validation, `(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`. An objective.
 

@@ -10,6 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_scalar
 
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting import fit
 from kernax.kernels import RBF, AbstractKernel
@@ -214,9 +215,9 @@ def _root(matrix: np.ndarray) -> np.ndarray:
     return np.asarray(_padded_root(jnp.asarray(wide)))[:m, :m]
 
 
-_padded_root = eqx.filter_jit(draw_root)
+_padded_root = compiled(draw_root)
 
 
-@eqx.filter_jit
+@compiled
 def _initialised(kernel: AbstractKernel, data: Data, variance: Any) -> AbstractKernel:
     return as_dtype(kernel, data.dtype).initialised(data.x, data.mask, variance)

@@ -7,11 +7,11 @@ A run that starts from a column z with the preconditioner P holds the Lanczos ma
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from kernax._programs import compiled
 from kernax.solvers import _raw
 from kernax.solvers._derivatives import Shifted
 
@@ -47,7 +47,7 @@ class _State(NamedTuple):
     number: Array
 
 
-@eqx.filter_jit
+@compiled
 def conjugate_gradients(
     operator: Shifted,
     precondition: Callable[[Array], Array],

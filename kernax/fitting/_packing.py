@@ -1,54 +1,11 @@
-"""Compiling the programs of eager fits: faster than XLA would by itself, and with the state in few arrays."""
+"""Trees of arrays in few arrays, so that programs of fits have few arguments and copies."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-
-
-def compiled(function: Callable[..., Any], *, for_lanes: bool = False) -> Callable[..., Any]:
-    """`eqx.filter_jit` for programs of fits, which are called eagerly only.
-
-    `for_lanes` is for those that run in a thread for each core: their matrix products are to have one thread each, as BLAS
-    does (handing small products to a pool costs more than they do: with 8 columns a third of the time).
-    """
-
-    @functools.cache
-    def program() -> Callable[..., Any]:
-        # Not at import, which must start no device.
-        settings: dict[str, Any] = {"compiler_options": _compiler_options(for_lanes)}
-        return eqx.filter_jit(function, **settings)
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        return program()(*args)
-
-    return call
-
-
-@functools.cache
-def _compiler_options(for_lanes: bool) -> dict[str, Any] | None:
-    """On CPU, options that make XLA compile a fit's loop 2.5 times as fast (0.95 s for 2.4 s), to code that runs as fast.
-
-    The loop is a hundred small programs, each of which XLA's newer emitter and the higher levels of LLVM take 15 ms to
-    compile. An XLA that does not know the options goes without.
-    """
-    if jax.default_backend() != "cpu":
-        return None
-    options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-    if for_lanes:
-        options["xla_cpu_multi_thread_eigen"] = False
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except (RuntimeError, ValueError):
-        return None
-    return options
-
 
 Vectors = tuple[Any, ...]
 """A packed tree: arrays of JAX or NumPy, one for each type of number."""
