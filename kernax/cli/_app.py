@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from kernax.cli import _compare, _fit, _many, _predict, _report
+from kernax.cli import _options as options
+from kernax.cli._cache import use_cache
 from kernax.cli._console import INTERRUPTED, check_output, guarded
 
 app = typer.Typer(
@@ -21,6 +23,7 @@ app = typer.Typer(
 
 def run() -> None:
     """Run the command that the process was called with."""
+    use_cache()
     try:
         app()
     except SystemExit as ended:
@@ -43,6 +46,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    no_cache: options.NoCache = False,
 ) -> None:
     """Gaussian processes and kernel ridge regression for tables."""
 
@@ -53,6 +57,7 @@ def demo(
     output: Annotated[str, typer.Option("--output", "-o", help="Where the picture goes.")] = "co2_forecast.png",
     until: Annotated[float, typer.Option("--until", help="Train on the weeks before this year.")] = 1998.0,
     every: Annotated[int, typer.Option("--every", min=1, help="Train on every so many weeks.")] = 2,
+    no_cache: options.NoCache = False,
 ) -> None:
     """Fit and forecast weekly CO₂ at Mauna Loa, with a picture."""
     import argparse
