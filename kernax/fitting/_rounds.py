@@ -8,6 +8,7 @@ likelihood from a random part of the rows, they use a part.
 import dataclasses
 import math
 
+import equinox as eqx
 import numpy as np
 
 from kernax.data import Data
@@ -59,7 +60,7 @@ def run_rounds(
         value_tolerance=max(rules.value_tolerance, 0.1 if rules.in_nats else 1e-4),
         gradient_tolerance=math.inf,
     )
-    model, before, done = join(frees[0], held), None, []
+    model, before, done = _join(frees[0], held), None, []
 
     def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
@@ -72,8 +73,11 @@ def run_rounds(
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
             return lanes, problem, done
         done.append(lanes)
-        frees, model = [before.best.free], join(before.best.free, held)
+        frees, model = [before.best.free], _join(before.best.free, held)
     return *run(rules, None), done
+
+
+_join = eqx.filter_jit(join)  # one program instead of several for each parameter
 
 
 def best_lane(lanes: list[LoopState]) -> LoopState:
