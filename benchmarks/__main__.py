@@ -26,6 +26,7 @@ MODULES = {
     "matvec": "matvec",
     "cg": "cg",
     "import": "import_time",
+    "cache": "cache",
     "accuracy": "accuracy",
     "kronecker": "kronecker",
     "low_rank": "low_rank",

@@ -1,5 +1,6 @@
 """The commands of `kernax`."""
 
+import gc
 import os
 import sys
 from typing import Annotated
@@ -24,6 +25,7 @@ app = typer.Typer(
 def run() -> None:
     """Run the command that the process was called with."""
     use_cache()
+    gc.freeze()  # what was imported stays until the end: the collector need not look at it again
     try:
         app()
     except SystemExit as ended:
