@@ -27,6 +27,7 @@ MODULES = {
     "cg": "cg",
     "import": "import_time",
     "first_call": "first_call",
+    "cache": "cache",
     "accuracy": "accuracy",
     "kronecker": "kronecker",
     "low_rank": "low_rank",

@@ -36,7 +36,7 @@ class AbstractBijector(abc.ABC):
         """What `value` must be, for an error message (for example `"finite and positive"`); None if it is valid."""
 
     @abc.abstractmethod
-    def at_bound(self, value: Float[Array, "*s"]) -> Bool[Array, "*s"]:
+    def at_bound(self, value: Float[Array | np.ndarray, "*s"]) -> Bool[Array | np.ndarray, "*s"]:
         """Whether the value is at an end of its range."""
 
     @property

@@ -406,15 +406,30 @@ def test_ctrl_c_stops_a_program_soon_and_keeps_the_best_model(folder):
     assert kx.load(folder / "long.kx").data.n == 500
 
 
-def test_as_a_program_it_is_quiet_in_a_pipe(model, new):
-    environment = {**os.environ, "COLUMNS": "100"}
-    command = [sys.executable, "-m", "kernax"]
-    done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=120, env=environment)
+def test_as_a_program_it_is_quiet_in_a_pipe_and_keeps_its_programs_unless_told_not_to(folder, model, new):
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    environment |= {"COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")}
+
+    def run(*words):
+        command = [sys.executable, "-m", "kernax", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+    def programs():
+        return {path.name for path in (folder / "cache").rglob("*-cache")}
+
+    done = run("--help")
     assert done.returncode == 0, done.stderr
     assert "fit-many" in done.stdout
-    done = subprocess.run(
-        [*command, "predict", str(model), new, "--only"], capture_output=True, text=True, timeout=120, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == N + 1
-    assert all(line.startswith("note: ") for line in done.stderr.splitlines())
+    predict = ["predict", str(model), new, "--only"]
+    answers, kept = [], []
+    for words in (["--no-cache", *predict], predict, predict, [*predict, "--no-cache"]):
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == N + 1
+        assert all(line.startswith("note: ") for line in done.stderr.splitlines())
+        answers.append(done.stdout)
+        kept.append(programs())
+    assert len(set(answers)) == 1
+    assert not kept[0]
+    assert kept[1]
+    assert kept[2] == kept[1]  # found again

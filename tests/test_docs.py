@@ -13,9 +13,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from typer.testing import CliRunner
 
 from kernax.cli import app
@@ -54,6 +56,15 @@ def _pictures_go_nowhere():
     mpl.use("Agg")
     yield
     plt.close("all")
+
+
+@pytest.fixture(autouse=True)
+def _cache_ends_with_the_page():
+    """A page may keep compiled programs in a folder, which the tests after it do not have."""
+    yield
+    if jax.config.jax_compilation_cache_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)

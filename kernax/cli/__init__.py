@@ -1,6 +1,7 @@
 """The command line: `kernax` or `python -m kernax` (extra `cli`)."""
 
 try:
+    import platformdirs  # noqa: F401
     import rich  # noqa: F401  (optional: said before the files below fail to find them)
     import typer  # noqa: F401
 except ImportError as error:

@@ -1,5 +1,6 @@
 """The commands of `kernax`."""
 
+import gc
 import os
 import sys
 from typing import Annotated
@@ -7,6 +8,8 @@ from typing import Annotated
 import typer
 
 from kernax.cli import _compare, _fit, _many, _predict, _report
+from kernax.cli import _options as options
+from kernax.cli._cache import use_cache
 from kernax.cli._console import INTERRUPTED, check_output, guarded
 
 app = typer.Typer(
@@ -21,6 +24,8 @@ app = typer.Typer(
 
 def run() -> None:
     """Run the command that the process was called with."""
+    use_cache()
+    gc.freeze()  # what was imported stays until the end: the collector need not look at it again
     try:
         app()
     except SystemExit as ended:
@@ -43,6 +48,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    no_cache: options.NoCache = False,
 ) -> None:
     """Gaussian processes and kernel ridge regression for tables."""
 
@@ -53,6 +59,7 @@ def demo(
     output: Annotated[str, typer.Option("--output", "-o", help="Where the picture goes.")] = "co2_forecast.png",
     until: Annotated[float, typer.Option("--until", help="Train on the weeks before this year.")] = 1998.0,
     every: Annotated[int, typer.Option("--every", min=1, help="Train on every so many weeks.")] = 2,
+    no_cache: options.NoCache = False,
 ) -> None:
     """Fit and forecast weekly CO₂ at Mauna Loa, with a picture."""
     import argparse

@@ -40,6 +40,7 @@ def compare(
     seed: options.Seed = 0,
     float32: options.Float32 = False,
     json: options.Json = False,
+    no_cache: options.NoCache = False,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="The table as a .csv or .parquet file.", show_default=False)
     ] = None,

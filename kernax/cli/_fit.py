@@ -39,6 +39,7 @@ def fit(
     max_steps: options.MaxSteps = 500,
     float32: options.Float32 = False,
     json: options.Json = False,
+    no_cache: options.NoCache = False,
     output: Annotated[str, typer.Option("--output", "-o", help="Where the model goes.")] = "model.kx",
 ) -> None:
     """Fit a model to a table and save it.

@@ -39,6 +39,7 @@ def fit_many(
     max_steps: options.MaxSteps = 500,
     float32: options.Float32 = False,
     json: options.Json = False,
+    no_cache: options.NoCache = False,
     table: Annotated[
         str | None, typer.Option("--table", help="A .csv or .parquet file with one row for each fit.", show_default=False)
     ] = None,

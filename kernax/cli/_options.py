@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kernax.cli._cache import leave_cache
+
 
 def _error_or_drop(value: str) -> str:
     if value not in ("error", "drop"):
@@ -53,3 +55,6 @@ Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of rest
 MaxSteps = Annotated[int, typer.Option("--max-steps", min=1, help="Steps of the optimiser at the most.")]
 Float32 = Annotated[bool, typer.Option("--float32", help="Compute in 32 bits instead of 64.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", callback=leave_cache, help="Keep no compiled programs for the next command.")
+]

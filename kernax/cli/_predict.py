@@ -28,6 +28,7 @@ def predict(
     prefix: Annotated[str, typer.Option("--prefix", help="Put before the names of the new columns.")] = "",
     missing: options.Missing = "error",
     json: options.Json = False,
+    no_cache: options.NoCache = False,
 ) -> None:
     """Predict the rows of a table: mean, sd, lower and upper, in the target's units."""
     check_output(None if output == "-" else output, [data, model], (".csv", ".parquet", ".pq"))

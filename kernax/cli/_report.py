@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from kernax.cli import _options as options
 from kernax.cli._console import check_output, say, set_precision
 from kernax.cli._predict import load_model
 from kernax.io._file import whole_file
@@ -12,6 +13,7 @@ from kernax.io._file import whole_file
 def report(
     model: Annotated[str, typer.Argument(help="What `kernax fit` or `kernax fit-many` saved.", show_default=False)],
     output: Annotated[str, typer.Option("--output", "-o", help="Where the page goes.")] = "report.html",
+    no_cache: options.NoCache = False,
 ) -> None:
     """Write one self-contained HTML page about a model, or about many: numbers, pictures and advice."""
     from kernax.cli._page import page  # matplotlib: no other command is to wait for it

@@ -129,7 +129,7 @@ def fit(
 def with_own_history(answer: Fit[Any]) -> Fit[Any]:
     """The fit with its history cut to the steps made."""
     history = np.asarray(answer.history)[: int(answer.num_steps)]
-    return eqx.tree_at(lambda a: a.history, answer, jnp.asarray(history))
+    return eqx.tree_at(lambda a: a.history, answer, jax.device_put(history))
 
 
 def _with_rounds(answer: Fit[Any], earlier: list[list[LoopState]]) -> Fit[Any]:

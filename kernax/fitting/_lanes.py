@@ -160,7 +160,7 @@ def _drive(
     try:
         while np.any(np.asarray(state.running)) and (is_first or not stop.is_set()):
             begun, is_first = time.monotonic(), False
-            state = advance(state, problem, rules, jnp.asarray(np.int32(done + piece)))
+            state = advance(state, problem, rules, jax.device_put(np.int32(done + piece)))
             reached = int(np.max(np.asarray(state.step)))
             show(reached - done, float(np.min(np.asarray(state.best.value))))
             done += piece

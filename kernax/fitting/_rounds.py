@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._lanes import run_lanes
@@ -59,7 +60,7 @@ def run_rounds(
         value_tolerance=max(rules.value_tolerance, 0.1 if rules.in_nats else 1e-4),
         gradient_tolerance=math.inf,
     )
-    model, before, done = join(frees[0], held), None, []
+    model, before, done = _join(frees[0], held), None, []
 
     def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
@@ -72,8 +73,11 @@ def run_rounds(
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
             return lanes, problem, done
         done.append(lanes)
-        frees, model = [before.best.free], join(before.best.free, held)
+        frees, model = [before.best.free], _join(before.best.free, held)
     return *run(rules, None), done
+
+
+_join = compiled(join)  # one program instead of several for each parameter
 
 
 def best_lane(lanes: list[LoopState]) -> LoopState:

@@ -58,7 +58,7 @@ def at_bound(model: M) -> M:
 
     The same tree with an array of booleans in place of every parameter.
     """
-    return _map_parameters(lambda known, value: _bijector(known).at_bound(value), model)
+    return _map_parameters(lambda known, value: jnp.asarray(_bijector(known).at_bound(value)), model)
 
 
 def log_prior(model: PyTree) -> Float[Array, ""]:

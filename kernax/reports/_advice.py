@@ -110,12 +110,12 @@ def on_rounding(c: Conditioned, condition_number: float) -> list[str]:
     ]
 
 
-def on_jitter(c: Conditioned) -> list[str]:
+def on_jitter(jitter: float) -> list[str]:
     """A matrix that had to be changed."""
-    if not c.jitter > 0:
+    if not jitter > 0:
         return []
     return [
-        f"a jitter of {float(c.jitter):.2g} was needed: rows nearly repeat each other for this kernel; raise the noise, "
+        f"a jitter of {jitter:.2g} was needed: rows nearly repeat each other for this kernel; raise the noise, "
         "take out duplicates, or use a rougher kernel (Matern52 for RBF)."
     ]
 

@@ -29,9 +29,9 @@ def along_columns(c: Conditioned) -> np.ndarray | None:
         places = np.repeat(x[:, None], len(_PLACES), axis=1)
         places[:, :, column] = low[column] + _PLACES * (high[column] - low[column])
         points = places.reshape(-1, x.shape[1])
-        matrix = _squared_changes(np.asarray(_matrices([c.model.kernel], points)[0], float))
-        level = np.asarray(jax.vmap(c.model.mean)(points), float).reshape(len(points), -1)[:, 0]
-        matrix = matrix + (level[:, None] - level) ** 2
+        matrix, level = (np.asarray(values, float) for values in _prior(c.model, points))
+        level = level.reshape(len(points), -1)[:, 0]
+        matrix = _squared_changes(matrix) + (level[:, None] - level) ** 2
         blocks = matrix.reshape(len(x), len(_PLACES), len(x), len(_PLACES))
         changes.append(max(blocks[i, :, i].max() for i in range(len(x))))
     return np.sqrt(np.array(changes))
@@ -66,6 +66,12 @@ def terms(c: Conditioned) -> list[Term]:
 def _matrices(kernels: list[Any], x: Any) -> list[Any]:
     """The kernels' matrices, by one program: operation after operation, compiling them takes several times as long."""
     return [kernel(x) for kernel in kernels]
+
+
+@compiled
+def _prior(model: Any, x: Any) -> tuple[Any, Any]:
+    """The kernel's matrix and the mean at some rows, by one program."""
+    return model.kernel(x), jax.vmap(model.mean)(x)
 
 
 def _rows(c: Conditioned, most: int) -> np.ndarray:

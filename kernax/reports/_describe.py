@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting import Fit, Fits
 from kernax.fitting._fits import NUM_FACTS
@@ -82,7 +83,7 @@ def report_of_fit(fit: Fit[Any], c: Any, names: Names) -> Report:
     bounds = _advice.on_bounds(parameters, len(names.columns or ()))
     advice = [*_on_result(fit.result), *_advice.on_starts(starts, float(fit.value)), *bounds]
     # A model that is conditioned without success has said why in the result of the fit already.
-    if c is not None and bool(is_usable(c.result)):
+    if c is not None and bool(_has_numbers(c)):
         found, more = _seen(c, names)
         entries, advice = entries + found, advice + more
     else:
@@ -91,7 +92,7 @@ def report_of_fit(fit: Fit[Any], c: Any, names: Names) -> Report:
 
 
 def _of_conditioned(c: Any, names: Names) -> Report:
-    found, advice = _seen(c, names) if bool(is_usable(c.result)) else ([], [])
+    found, advice = _seen(c, names) if bool(_has_numbers(c)) else ([], [])
     shown = described_parameters(c.model, names, False)
     advice = [*_on_result(c.result), *advice]
     return Report(f"{_kind(c.model)}, conditioned on data", (_result(c.result), *found), tuple(shown), tuple(advice))
@@ -99,20 +100,22 @@ def _of_conditioned(c: Any, names: Names) -> Report:
 
 def _seen(c: Any, names: Names) -> tuple[list[Entry], list[str]]:
     """What a model that has seen data says: entries and advice."""
-    rows = Entry("rows", f"{int(c.data.count)} of {c.data.n}, {c.data.dtype}", int(c.data.count))
+    count = int(np.sum(np.asarray(c.data.mask)))
+    rows = Entry("rows", f"{count} of {c.data.n}, {c.data.dtype}", count)
     found, advice = _of_model(c, names) if isinstance(c, Conditioned) else _of_machine(c)
     return [rows, *found], advice
 
 
 def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
     outputs = int(np.prod(c.data.y.shape[1:]))
-    evidence = float(log_marginal_likelihood(c)) - int(c.data.count) * outputs * math.log(names.y_scale)
-    added = " (added to the diagonal beyond the noise)" if c.jitter > 0 else ""
+    likelihood, jitter = map(float, _likelihood_and_jitter(c))
+    evidence = likelihood - int(np.sum(np.asarray(c.data.mask))) * outputs * math.log(names.y_scale)
+    added = " (added to the diagonal beyond the noise)" if jitter > 0 else ""
     entries = [
         Entry("solver", as_code(c.solver)),
-        Entry("jitter", f"{float(c.jitter):.3g}{added}", float(c.jitter)),
+        Entry("jitter", f"{jitter:.3g}{added}", jitter),
     ]
-    advice = _advice.on_jitter(c)
+    advice = _advice.on_jitter(jitter)
     if c.data.n <= _MOST_PRODUCTS:
         number = float(condition_estimate(c))
         entries.append(Entry("condition number", f"about {number:.1e}", number))
@@ -136,6 +139,17 @@ def _of_model(c: Conditioned, names: Names) -> tuple[list[Entry], list[str]]:
     for level, share in left_out.coverage.items():
         entries.append(Entry(f"in {100 * level:.0f} % intervals", f"{100 * share:.1f} % of the rows left out", share))
     return entries, advice + _advice.on_scores(c, left_out, names)
+
+
+@compiled
+def _has_numbers(c: Any) -> Any:
+    return is_usable(c.result)
+
+
+@compiled
+def _likelihood_and_jitter(c: Conditioned) -> tuple[Any, Any]:
+    """By one program: operation after operation, compiling them takes several times as long."""
+    return log_marginal_likelihood(c), c.jitter
 
 
 def _components(c: Conditioned, names: Names) -> list[Entry]:

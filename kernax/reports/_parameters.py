@@ -65,7 +65,7 @@ def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: i
         measured, known = _unit_in_place(model, path), setting(model, path).bijector
         hit = np.zeros(value.shape, bool)
         if is_fit and known is not None:  # a noise of 0 is held, not arrived at
-            hit = np.asarray(known.at_bound(leaf)) & (value != 0)
+            hit = np.asarray(known.at_bound(value)) & (value != 0)
         if value.ndim > 1 or value.size > most_entries:
             ends = f"{value.size} values from {value.min():.4g} to {value.max():.4g}" if value.size else "no values"
             ends += f", {hit.sum()} of them at a bound" if hit.any() else ""

@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Array, Float
 
+from kernax._programs import compiled
 from kernax.model import Conditioned
 from kernax.selection import loo_residuals, loo_variance
 
@@ -35,14 +37,15 @@ def offers_left_out(c: Conditioned) -> bool:
 
 def scores(c: Conditioned) -> Scores | None:
     """The scores, from the one factorisation; `None` if they are not defined, or if the solver does not offer them."""
-    if c.data.gaps is not None or not offers_left_out(c):
+    left_out = None if c.data.gaps is not None else _left_out(c)
+    if left_out is None:
         return None
-    residuals = np.asarray(loo_residuals(c), float)
+    residuals, variance = (np.asarray(values, float) for values in left_out)
     counts = np.asarray(c.data.mask) & np.isfinite(residuals.reshape(len(residuals), -1)).all(axis=1)
     rows = np.flatnonzero(counts)
     if len(rows) < 3:
         return None
-    variance = np.asarray(loo_variance(c, noisy=True), float)[rows]
+    variance = variance[rows]
     residuals, targets = residuals[rows].reshape(len(rows), -1), np.asarray(c.data.y, float)[rows].reshape(len(rows), -1)
     # With noise 0 an observation can be certain; it is then either met exactly or missed by far.
     standardised = residuals / np.sqrt(np.maximum(variance, np.finfo(float).tiny))[:, None]
@@ -56,3 +59,11 @@ def scores(c: Conditioned) -> Scores | None:
         log_density=float(log_density),
         coverage={level: float(np.mean(np.abs(standardised) <= width)) for level, width in LEVELS.items()},
     )
+
+
+@compiled
+def _left_out(c: Conditioned) -> tuple[Float[Array, "n *p"], Float[Array, " n"]] | None:
+    """Residuals and variances by one program, which computes the diagonal of the inverse once for both."""
+    if c.system.inverse_diagonal() is None:
+        return None
+    return loo_residuals(c), loo_variance(c, noisy=True)

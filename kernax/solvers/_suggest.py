@@ -241,7 +241,7 @@ def facts_of(model: Any, data: Data) -> Facts:
         is_machine=noise is None,
         num_states=_num_states(kernel, rows),
         is_grid=isinstance(data.x, Grid) and _is_product(kernel, data),
-        is_full=data.gaps is None and is_concrete(data.mask) and bool(np.all(data.mask)),
+        is_full=data.gaps is None and is_concrete(data.mask) and bool(np.all(np.asarray(data.mask))),
         num_features=_num_features(kernel, rows),
         has_distance=jax.eval_shape(kernel.coordinates, rows) is not None,
         is_smooth=_is_smooth(kernel),

@@ -151,7 +151,7 @@ def fit_table(
             solver=solver,
             trainable=free,
             restarts=restarts,
-            key=jax.random.key(seed),
+            key=jax.random.key(seed) if restarts else None,
             max_steps=max_steps,
             progress=progress,
         )
