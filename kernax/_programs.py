@@ -29,12 +29,12 @@ def compiled(function: F, *, for_lanes: bool = False) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (nested if _is_traced((args, kwargs)) else alone())(*args, **kwargs)
+        return (nested if is_traced((args, kwargs)) else alone())(*args, **kwargs)
 
     return cast(F, call)
 
 
-def _is_traced(arguments: Any) -> bool:
+def is_traced(arguments: Any) -> bool:
     """Whether JAX is tracing: then an argument is a tracer, or whatever is put on a device becomes one."""
     is_tracer = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments))
     return is_tracer or isinstance(jax.device_put(np.False_), jax.core.Tracer)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 from typing import Any, Protocol, overload, runtime_checkable
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
-from kernax._programs import compiled
+from kernax._programs import compiled, is_traced
 from kernax._threads import with_one_blas_thread_if
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
@@ -60,6 +61,10 @@ class AbstractModel(Parametrised):
     @abc.abstractmethod
     def conditioned(self, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> "AnyConditioned":
         """`condition` without its checks. Where not `finite`, the data has been replaced by zeros."""
+
+    def conditioned_now(self, data: Data, solver: AbstractSolver) -> "AnyConditioned":
+        """`condition` outside of every trace: by one compiled program, unless a model has a shorter way."""
+        return _condition(self, data, solver)
 
     @abc.abstractmethod
     def initialised(self, data: Data) -> "AbstractModel":
@@ -235,7 +240,8 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     solver = Cholesky() if solver is None else solver
     solver.check(data.x, data.mask)
     check_memory(model, data, solver, "condition")
-    conditioned = with_one_blas_thread_if(solver.has_small_matrices, _condition, model, data, solver)
+    run = functools.partial(_condition, model) if is_traced((model, data, solver)) else model.conditioned_now
+    conditioned = with_one_blas_thread_if(solver.has_small_matrices, run, data, solver)
     if throw:
         throw_unless((), conditioned.result, f"conditioning{_how_it_went(conditioned)}")
     return conditioned

@@ -121,6 +121,8 @@ def as_row_weights(weights: Any, data: Data) -> Float[Array, " n"]:
         counting = np.asarray(weights)[np.asarray(data.mask)]
         if not (np.isfinite(counting).all() and (counting >= 0).all()):
             raise ValueError("weights must be finite and 0 or more in every row that counts.")
+        # NumPy compiles nothing.
+        return jnp.asarray(np.where(np.asarray(data.mask), np.asarray(weights), 0.0), data.dtype)
     return jnp.where(data.mask, weights, 0.0).astype(data.dtype)
 
 

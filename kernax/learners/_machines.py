@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import as_floats, is_concrete
 from kernax._programs import compiled
@@ -43,6 +43,11 @@ class AbstractMachine(AbstractModel):
     def wants_labels(self) -> bool:
         """Whether y must be -1 or +1."""
 
+    def conditioned_near(self, other: Any, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> Any:
+        """`conditioned`, for data that `other` has learned from in the main: a machine that can begins with its answer."""
+        del other
+        return self.conditioned(data, finite, solver)
+
     @abc.abstractmethod
     def held_out_loss(self, y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Array, " m"]:
         """What `holdout_loss` and `kfold_loss` average, row by row, unless they are given another loss."""
@@ -57,7 +62,7 @@ def as_penalty(C: Any, penalty: Any, name: str) -> Any:
     bound = as_floats(1.0 if C is None else C, f"{name}.C")
     if is_concrete(bound) and not ((np.asarray(bound) > 0) & np.isfinite(bound)).all():
         raise ValueError(f"{name}.C must be positive and finite, got {C}.")
-    return 0.5 / bound
+    return 0.5 / (np.asarray(bound) if is_concrete(bound) else bound)  # NumPy compiles nothing
 
 
 def check_machine(model: AbstractMachine) -> None:

@@ -10,10 +10,13 @@ after n pair steps it takes about ten systems, whatever C.
 
 Should the places that change no longer become fewer, as with a singular K, an interior-point method takes over, and pivoting
 starts once more from its answer; if that does not settle either, the answer stands as it is.
+
+A solution of a similar problem may stand in for the pair steps: these are then the second attempt.
 """
 
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +54,24 @@ class Solution(NamedTuple):
     """What the last system needed on its diagonal."""
     used_up: Bool[Array, ""]
     """Whether the interior-point method was stopped by `max_steps`."""
+    settled: Bool[Array, ""]
+    """Whether pivoting arrived at the exact solution."""
 
 
-def solve_dual(dual: Dual, intercept: bool, max_steps: Int[Array, ""]) -> Solution:
-    """The minimiser; `max_steps` is for the interior-point method. Not to be differentiated: see `attached`."""
-    return Solution(*(_with_intercept if intercept else _without)(*dual, max_steps))
+def solve_dual(
+    dual: Dual,
+    intercept: bool,
+    max_steps: Int[Array, ""],
+    start: Float[Array, " n"] | None = None,
+    by_pivoting_alone: bool = False,
+) -> Solution:
+    """The minimiser. Not to be differentiated: see `attached`.
+
+    `max_steps` is for the interior-point method, which is not even compiled `by_pivoting_alone`. `start` is the solution of
+    a similar problem.
+    """
+    solve = _solver(intercept, start is not None, by_pivoting_alone)
+    return Solution(*solve(*dual, max_steps, jnp.zeros_like(dual.targets) if start is None else start))
 
 
 class _Pairs(NamedTuple):
@@ -79,6 +95,7 @@ class _Pivots(NamedTuple):
 
 class _Round(NamedTuple):
     number: Int[Array, ""]
+    """Which attempt comes next."""
     near: Point
     """The best point before pivoting, which is the answer if that does not settle."""
     pivots: _Pivots
@@ -86,37 +103,48 @@ class _Round(NamedTuple):
     used_up: Bool[Array, ""]
 
 
-def _solve(gram, targets, epsilon, lower, upper, max_steps, intercept: bool):
+@cache
+def _solver(intercept: bool, has_start: bool, by_pivoting_alone: bool) -> Callable[..., Any]:
+    attempts = (0 if has_start else 1, 2 if by_pivoting_alone else 3)
+    return one_at_a_time_on_cpu(partial(_solve, intercept=intercept, attempts=attempts))
+
+
+def _solve(gram, targets, epsilon, lower, upper, max_steps, start, intercept: bool, attempts: tuple[int, int]):
     dual = Dual(gram, targets, epsilon, lower, upper)
     zero, nothing = jnp.asarray(0), jnp.zeros((), targets.dtype)
     nowhere = Point(jnp.zeros_like(targets), nothing, jnp.full_like(nothing, jnp.inf))
 
-    def by_pairs() -> Ends:
-        alpha = _pair_steps(dual, intercept)
+    def at(alpha: Float[Array, " n"]) -> Ends:
         around = slopes(dual, alpha, matmul(gram, alpha) - targets)
         b = middle(around) if intercept else nothing
         near = Point(alpha, b, kkt_residual(around, b))
         return Ends(near, near, zero)
 
+    def near_start() -> Ends:
+        return at(jnp.clip(start, lower, upper))
+
+    def by_pairs() -> Ends:
+        return at(_pair_steps(dual, intercept))
+
+    def from_inside() -> Ends:
+        return solve_inside(dual, intercept, max_steps)
+
     def go(state: _Round) -> _Round:
         # One call of each: every further one would be compiled by itself.
-        start = jax.lax.cond(state.number == 0, by_pairs, lambda: solve_inside(dual, intercept, max_steps))
-        pivots = _pivot_until_settled(dual, intercept, start.last.alpha)
-        better = start.best.kkt_residual < state.near.kkt_residual
-        near = jax.tree.map(lambda new, old: jnp.where(better, new, old), start.best, state.near)
-        systems = state.num_systems + start.num_steps + pivots.num_systems
-        return _Round(state.number + 1, near, pivots, systems, start.num_steps >= max_steps)
+        attempt = jax.lax.switch(state.number - first, ways[first:last])
+        pivots = _pivot_until_settled(dual, intercept, attempt.last.alpha)
+        better = attempt.best.kkt_residual < state.near.kkt_residual
+        near = jax.tree.map(lambda new, old: jnp.where(better, new, old), attempt.best, state.near)
+        systems = state.num_systems + attempt.num_steps + pivots.num_systems
+        return _Round(state.number + 1, near, pivots, systems, attempt.num_steps >= max_steps)
 
-    begin = _Round(zero, nowhere, _unsettled(dual, nowhere.alpha), zero, jnp.asarray(False))
-    end = jax.lax.while_loop(lambda state: (state.number < 2) & (state.pivots.changes > 0), go, begin)
+    (first, last), ways = attempts, [near_start, by_pairs, from_inside]
+    begin = _Round(jnp.asarray(first), nowhere, _unsettled(dual, nowhere.alpha), zero, jnp.asarray(False))
+    end = jax.lax.while_loop(lambda state: (state.number < last) & (state.pivots.changes > 0), go, begin)
     settled = end.pivots.changes == 0
     alpha = jnp.where(settled, jnp.clip(end.pivots.alpha, lower, upper), end.near.alpha)
     b = jnp.where(settled, end.pivots.intercept, end.near.intercept)
-    return alpha, b, end.num_systems, end.pivots.jitter, end.used_up & ~settled
-
-
-_with_intercept = one_at_a_time_on_cpu(partial(_solve, intercept=True))
-_without = one_at_a_time_on_cpu(partial(_solve, intercept=False))
+    return alpha, b, end.num_systems, end.pivots.jitter, end.used_up & ~settled, settled
 
 
 def _pair_steps(dual: Dual, intercept: bool) -> Float[Array, " n"]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
@@ -140,6 +141,12 @@ def check_classifier(loss: AbstractLoss) -> None:
         raise TypeError(f"{loss!r} is no loss of labels ±1: call the machine itself, machine(x), for its values.")
 
 
+@compiled
+def _observed(loss: AbstractLoss, data: Data) -> tuple[Bool[Array, " n"], Bool[Array, ""]]:
+    """Which targets the loss allows, and whether there is a best constant."""
+    return jax.vmap(loss.allows)(data.y) | ~data.mask, loss.has_minimum(data.y, data.mask) | ~jnp.any(data.mask)
+
+
 def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -> None:
     """Refuse targets that the loss does not know, as far as may be looked at."""
     if loss.labels:
@@ -149,8 +156,7 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
         return
     # Inside a trace even constants are traced once they are computed with.
     with jax.ensure_compile_time_eval():
-        allowed = np.asarray(jax.vmap(loss.allows)(data.y) | ~data.mask)
-        has_minimum = bool(loss.has_minimum(data.y, data.mask) | ~jnp.any(data.mask))
+        allowed, has_minimum = map(np.asarray, _observed(loss, data))
     if not allowed.all():
         row = int(np.argmin(allowed))
         raise ValueError(

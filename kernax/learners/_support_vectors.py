@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete, matmul
-from kernax._programs import compiled
+from kernax._programs import compiled, is_traced
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
@@ -61,7 +61,13 @@ class SVR(AbstractMachine):
         check_targets(self, data, caller)
 
     def conditioned(self, data, finite, solver):
-        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_STEPS))
+        return _solved(self, data, finite, solver)[0]
+
+    def conditioned_near(self, other, data, finite, solver):
+        return _solved(self, data, finite, solver, start=other.coefficients)[0]
+
+    def conditioned_now(self, data, solver):
+        return _trained(self, data, solver, None, _MAX_STEPS)
 
     def initialised(self, data):
         spread = jnp.std(data.y, where=data.mask)
@@ -119,7 +125,13 @@ class SVC(AbstractMachine):
         check_labels(data, "SVC")
 
     def conditioned(self, data, finite, solver):
-        return _solved(self, data, finite, solver, None, jnp.asarray(_MAX_STEPS))
+        return _solved(self, data, finite, solver)[0]
+
+    def conditioned_near(self, other, data, finite, solver):
+        return _solved(self, data, finite, solver, start=other.coefficients)[0]
+
+    def conditioned_now(self, data, solver):
+        return _trained(self, data, solver, None, _MAX_STEPS)
 
     def initialised(self, data):
         x = take(data.x)
@@ -215,16 +227,35 @@ def support_vectors(
         weights = as_row_weights(weights, data)
     if max_steps < 1:
         raise ValueError(f"max_steps must be 1 or more, got {max_steps}.")
-    machine = _weighted(model, data, weights, jnp.asarray(max_steps))
+    machine = _trained(model, data, Cholesky(), weights, max_steps)
     if throw:
         throw_unless((), machine.result, "training")
     return machine
 
 
+def _trained(
+    model: SVR | SVC, data: Data, solver: AbstractSolver, weights: Float[Array, " n"] | None, max_steps: int
+) -> SupportVectors:
+    """By two programs: the second one, with the interior-point method, is compiled and run only if the first did not do."""
+    arguments = model, data, solver, weights, jax.device_put(max_steps)
+    if not is_traced(arguments):
+        machine, settled = _by_program(*arguments, by_pivoting_alone=True)
+        if settled:
+            return machine
+    return _by_program(*arguments, by_pivoting_alone=False)[0]
+
+
 @compiled
-def _weighted(model: SVR | SVC, data: Data, weights: Array | None, max_steps: Int[Array, ""]) -> SupportVectors:
+def _by_program(
+    model: SVR | SVC,
+    data: Data,
+    solver: AbstractSolver,
+    weights: Float[Array, " n"] | None,
+    max_steps: Int[Array, ""],
+    by_pivoting_alone: bool,
+) -> tuple[SupportVectors, Bool[Array, ""]]:
     data, finite = data.finite_or_zero()
-    return _solved(as_dtype(model, data.dtype), data, finite, Cholesky(), weights, max_steps)
+    return _solved(as_dtype(model, data.dtype), data, finite, solver, weights, max_steps, None, by_pivoting_alone)
 
 
 def _solved(
@@ -232,9 +263,12 @@ def _solved(
     data: Data,
     finite: Bool[Array, ""],
     solver: AbstractSolver,
-    weights: Float[Array, " n"] | None,
-    max_steps: Int[Array, ""],
-) -> SupportVectors:
+    weights: Float[Array, " n"] | None = None,
+    max_steps: Int[Array, ""] | int = _MAX_STEPS,
+    start: Float[Array, " n"] | None = None,
+    by_pivoting_alone: bool = False,
+) -> tuple[SupportVectors, Bool[Array, ""]]:
+    """The machine, and whether its solution is the exact one."""
     max_jitter_of(solver, type(model).__name__)
     gram, bound = gram_of(model.kernel, data.x, data.mask).dense(), model.C if weights is None else weights * model.C
     bound = data.zero_where_masked(jnp.broadcast_to(bound, data.y.shape))
@@ -246,7 +280,8 @@ def _solved(
     harmless = Dual(jnp.eye(data.n, dtype=data.dtype), *(jnp.zeros_like(part) for part in dual[1:]))
     dual = jax.tree.map(lambda part, other: jnp.where(finite & known, part, other), dual, harmless)
 
-    found = solve_dual(jax.lax.stop_gradient(dual), model.intercept, max_steps)
+    start = None if start is None else jnp.where(finite & known & data.mask, jax.lax.stop_gradient(start), 0.0)
+    found = solve_dual(jax.lax.stop_gradient(dual), model.intercept, jnp.asarray(max_steps), start, by_pivoting_alone)
     alpha, b = attached(dual, found.alpha, found.intercept, model.intercept)
     values = matmul(dual.gram, alpha) + b
     gradient = values - b - dual.targets
@@ -268,7 +303,7 @@ def _solved(
     ok = finite & known & jnp.any(data.mask)
     numbers = (alpha, b, values, objective, gap, residual)
     alpha, b, values, objective, gap, residual = (jnp.where(ok, part, jnp.nan) for part in numbers)
-    return SupportVectors(
+    machine = SupportVectors(
         model=model,
         data=data,
         solver=solver,
@@ -283,3 +318,4 @@ def _solved(
         result=result,
         jitter=found.jitter,
     )
+    return machine, found.settled

@@ -67,7 +67,7 @@ def kfold_loss(
 def _kfold_loss(c: AbstractExpansion, left_out: Bool[Array, "k n"], loss: RowLoss) -> Float[Array, ""]:
     def of_fold(left_out: Bool[Array, " n"]) -> Float[Array, ""]:
         others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)
-        machine = c.model.conditioned(others, jnp.asarray(True), c.solver)
+        machine = c.model.conditioned_near(c, others, jnp.asarray(True), c.solver)
         return _mean(loss(c.data.y, machine(c.data.x)), left_out & c.data.mask)
 
     scores = jax.lax.map(of_fold, left_out)

@@ -4,17 +4,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Model, check_model_and_data
+from kernax.model import Conditioned, Model, check_model_and_data
 from kernax.selection._discrepancy import mean_squared_residual
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import log_marginal_likelihood
 from kernax.selection._ridge_path import fitted_norm
-from kernax.selection._select import SELECTORS, RidgeChoice, Selector, choose, spectral
+from kernax.selection._select import SELECTORS, RidgeChoice, choose, spectral
 from kernax.selection._smoother import effective_degrees_of_freedom, gcv
 from kernax.solvers import result_name, throw_unless
 
@@ -70,19 +71,7 @@ def compare_selectors(
     throw_unless(("singular",), c.result, "conditioning")
     variance = model.noise if noise_variance is None else noise_variance
     if folds is None:
-        folds = max(2, min(10, int(data.count)))
-
-    def one(by: Selector) -> RidgeChoice:
-        return choose(
-            c,
-            by,
-            ridges=ridges,
-            folds=folds,
-            key=key,
-            rule="best_mean_score",
-            noise_variance=variance,
-            throw=False,
-        )
+        folds = max(2, min(10, int(np.sum(np.asarray(data.mask)))))
 
     # Without noise there is no variance that the residual could be compared with.
     known = noise_variance is not None or float(model.noise) > 0
@@ -90,32 +79,27 @@ def compare_selectors(
     if known:
         whose = "the model's noise" if noise_variance is None else "as given"
         note = f"(discrepancy looks for a mean residual² of {float(variance):.4g}, {whose})"
-    table = SelectorTable({by: one(by) for by in SELECTORS if by != "discrepancy" or known}, note)
+    bys = [by for by in SELECTORS if by != "discrepancy" or known]
+    choices = choose(
+        c, *bys, ridges=ridges, folds=folds, key=key, rule="best_mean_score", noise_variance=variance, throw=False
+    )
+    table = SelectorTable({choice.by: choice for choice in choices}, note)
     if verbose:
         print(table)
     return table
 
 
 @compiled
-def _measures(choice: RidgeChoice) -> dict[str, Array]:
-    c = choice.conditioned
-    return {
-        "ridge": choice.ridge,
-        "dof": effective_degrees_of_freedom(c),
-        "mean residual²": mean_squared_residual(c),
-        "norm": (fitted_norm(c) ** 2).sum() ** 0.5,
-        "loo": loo_mse(c),
-        "gcv": gcv(c),
-        "log likelihood": log_marginal_likelihood(c),
-    }
+def _measures(c: Conditioned) -> list[Array]:
+    norm = (fitted_norm(c) ** 2).sum() ** 0.5
+    return [effective_degrees_of_freedom(c), mean_squared_residual(c), norm, loo_mse(c), gcv(c), log_marginal_likelihood(c)]
 
 
 def _row(choice: RidgeChoice) -> dict[str, Any]:
-    # A dictionary that has been through jit comes back sorted by name.
-    measures = _measures(choice)
-    names = ("ridge", "dof", "mean residual²", "norm", "loo", "gcv", "log likelihood")
-    numbers = {name: float(measures[name]) for name in names}
-    return {"by": choice.by, **numbers, "status": result_name(choice.result)}
+    names = ("dof", "mean residual²", "norm", "loo", "gcv", "log likelihood")
+    measures = map(float, _measures(choice.conditioned))
+    numbers = dict(zip(names, measures, strict=True))
+    return {"by": choice.by, "ridge": float(choice.ridge), **numbers, "status": result_name(choice.result)}
 
 
 def _cell(value: Any) -> str:

@@ -7,11 +7,13 @@ Row i of `K̃⁻¹` knows what happens without point i: with `alpha = K̃⁻¹(y
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax._programs import compiled
 from kernax.model import Conditioned, check_conditioned
 from kernax.posterior import normal_negative_log_density
 from kernax.solvers import offered
 
 
+@compiled
 def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     """Leave-one-out residuals `y_i - f⁽⁻ⁱ⁾(x_i)`.
 
@@ -31,11 +33,13 @@ def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     return c.data.zero_where_masked(residuals)
 
 
+@compiled
 def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:
     """Leave-one-out predictions `f⁽⁻ⁱ⁾(x_i)`: what the fit without row i predicts at x_i. See `loo_residuals`."""
     return c.data.zero_where_masked(c.data.y - loo_residuals(c))
 
 
+@compiled
 def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, "n *p"]:
     """Leave-one-out variances: the variance at x_i of the fit without row i.
 
@@ -53,12 +57,14 @@ def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, "n *p"]
     return c.data.zero_where_masked(values)
 
 
+@compiled
 def loo_mse(c: Conditioned) -> Float[Array, ""]:
     """The mean squared leave-one-out residual, over observed entries. An objective. See `loo_residuals`."""
     squares = loo_residuals(c) ** 2
     return jnp.sum(squares) / c.data.num_observed
 
 
+@compiled
 def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
     """`-Σ log p(y_i | the others)`: the leave-one-out pseudo-likelihood, which also judges the variances. An objective."""
     variances = 1.0 / _like(inverse_diagonal(c, "leave-one-out"), c.alpha)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax._programs import compiled
 from kernax.model import Conditioned, check_conditioned
 
 
@@ -28,6 +29,7 @@ class LikelihoodTerms(NamedTuple):
     the error of the gradient. It is infinite if there is only one probe."""
 
 
+@compiled
 def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
     """The terms of the log marginal likelihood, one by one. O(n²) after conditioning with a direct solver.
 
@@ -74,6 +76,7 @@ def log_marginal_likelihood(c: Any) -> Float[Array, ""]:
 
 
 @log_marginal_likelihood.register(Conditioned)
+@compiled
 def _(c: Conditioned) -> Float[Array, ""]:
     terms = likelihood_terms(c)
     return terms.fidelity + terms.complexity + terms.constant + terms.correction

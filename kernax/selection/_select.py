@@ -1,7 +1,7 @@
 """One call for every way of choosing the ridge."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from kernax.model import Conditioned, Model, check_model_and_data, condition, re
 from kernax.noises import is_common
 from kernax.selection._discrepancy import discrepancy, mean_squared_residual
 from kernax.selection._kfold import Folds, as_folds, fold_mse, kfold_mse, mean_over_folds
-from kernax.selection._l_curve import LCurve, l_curve
+from kernax.selection._l_curve import l_curve
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import negative_log_marginal_likelihood
 from kernax.selection._ridge_path import as_ridges, check_one_noise, increasing_ridges
@@ -104,7 +104,7 @@ def select_ridge(
         raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {rule!r}.")
     c = spectral(model, data, "select_ridge", solver)
     variance = model.noise if noise_variance is None else noise_variance
-    return choose(c, by, ridges=ridges, folds=folds, key=key, rule=rule, noise_variance=variance, throw=throw)
+    return choose(c, by, ridges=ridges, folds=folds, key=key, rule=rule, noise_variance=variance, throw=throw)[0]
 
 
 def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | None = None) -> Conditioned:
@@ -122,80 +122,122 @@ def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | Non
 
 
 def choose(
-    c: Conditioned, by: Any, *, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
-) -> RidgeChoice:
-    """`select_ridge` from a spectral factor that is at hand."""
+    c: Conditioned, *bys: Any, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
+) -> list[RidgeChoice]:
+    """`select_ridge` by one or several criteria, from a factor that is at hand."""
     check_one_noise(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
-    if by == "discrepancy":
-        found = discrepancy(c, noise_variance, throw=throw)
-        choice = _of_ridge(c, found.ridge, ridges, jnp.asarray(noise_variance, c.data.dtype), found.result)
-    elif by == "l_curve":
-        choice = _of_corner(c, l_curve(c, ridges, throw=throw))
-    else:
-        table = as_folds(folds, c.data, key) if by == "kfold" else None
-        choice = _of_minimum(c, ridges, by, table, rule)
-    if throw:
-        throw_unless(("singular", "at_edge"), choice.result, f"choosing the ridge by {_name(by)}")
-    return choice
+    # One program for all criteria that cost O(n²) a ridge.
+    quick = tuple(by for by in bys if by not in ("kfold", "l_curve", "discrepancy"))
+    minima = dict(zip(quick, _minima(c, ridges, quick, None, rule), strict=True)) if quick else {}
+    choices = []
+    for by in bys:
+        target = None
+        if by == "discrepancy":
+            root = discrepancy(c, noise_variance, throw=throw)
+            found = Found(root.ridge, *_residuals(c, ridges, root.ridge), root.result)
+            target = jnp.asarray(noise_variance, c.data.dtype)
+        elif by == "l_curve":
+            curve = l_curve(c, ridges, throw=throw)
+            found = Found(curve.corner, curve.corner_curvature, curve.ridges, curve.curvature, curve.result)
+        elif by == "kfold":
+            found = _minima(c, ridges, ("kfold",), as_folds(folds, c.data, key), rule)[0]
+        else:
+            found = minima[by]
+        if throw:
+            throw_unless(("singular", "at_edge"), found.result, f"choosing the ridge by {_name(by)}")
+        here = _conditioned_at(c, found.ridge)
+        choices.append(
+            RidgeChoice(_name(by), found.ridge, found.value, found.ridges, found.values, here, found.result, target)
+        )
+    return choices
+
+
+class Found(NamedTuple):
+    """What a criterion says: as in `RidgeChoice`."""
+
+    ridge: Float[Array, ""]
+    value: Float[Array, ""]
+    ridges: Float[Array, " l"]
+    values: Float[Array, " l"]
+    result: Any
 
 
 @compiled
-def _of_ridge(c: Conditioned, ridge: Array, ridges: Array | None, target: Array, result: Any) -> RidgeChoice:
-    here = recondition(c, noise=ridge)
+def _conditioned_at(c: Conditioned, ridge: Array) -> Conditioned:
+    return recondition(c, noise=ridge)
+
+
+@compiled
+def _residuals(c: Conditioned, ridges: Array | None, ridge: Array) -> tuple[Array, Array, Array]:
+    """The mean squared residual at the ridge that was found, the grid, and the mean squared residual along it."""
     ridges = increasing_ridges(c, ridges)
-    curve = _along(mean_squared_residual, c, ridges)
-    return RidgeChoice("discrepancy", ridge, mean_squared_residual(here), ridges, curve, here, result, target)
+    values = _along(mean_squared_residual, c, jnp.append(ridges, ridge))
+    return values[-1], ridges, values[:-1]
 
 
 @compiled
-def _of_corner(c: Conditioned, curve: LCurve) -> RidgeChoice:
-    here = recondition(c, noise=curve.corner)
-    return RidgeChoice("l_curve", curve.corner, curve.corner_curvature, curve.ridges, curve.curvature, here, curve.result)
-
-
-@compiled
-def _of_minimum(c: Conditioned, ridges: Array | None, by: Any, table: Folds | None, rule: Rule) -> RidgeChoice:
+def _minima(c: Conditioned, ridges: Array | None, bys: tuple[Any, ...], table: Folds | None, rule: Rule) -> list[Found]:
+    """Several criteria are compiled together: their search is one loop, in which all are computed and one is looked at."""
     ridges = increasing_ridges(c, ridges)
-    if by == "kfold":
-        criterion: Callable[[Conditioned], Array] = lambda c: kfold_mse(c, table)  # noqa: E731
-    else:
-        known: dict[str, Any] = {"loo": loo_mse, "gcv": gcv, "likelihood": negative_log_marginal_likelihood}
-        criterion = known.get(by, by)
-    values, jitter = _along(lambda c: (criterion(c), c.jitter), c, ridges, folds=by == "kfold")
+    known: dict[str, Any] = {
+        "loo": loo_mse,
+        "gcv": gcv,
+        "likelihood": negative_log_marginal_likelihood,
+        "kfold": lambda c: kfold_mse(c, table),
+    }
+    criteria = [known.get(by, by) for by in bys]
+
+    def scores(c: Conditioned) -> Float[Array, " k"]:
+        return jnp.stack([criterion(c) for criterion in criteria])
+
+    values, jitter = _along(lambda c: (scores(c), c.jitter), c, ridges, folds=table is not None)
     # Where jitter was needed, the criterion is that of the jitter and not of the ridge.
-    candidates = jnp.where((jitter > 0) & jnp.any(jitter == 0), jnp.inf, values)
-    if table is not None and rule == "mean_of_best":
-        ridge, inside = _mean_of_best(c, ridges, table)
-    else:
-        ridge, inside = _best(criterion, c, ridges, candidates)
-    is_flat = _is_flat(values, c, by) & (ridges[0] < ridges[-1])
-    here = recondition(c, noise=jnp.where(is_flat, jnp.nan, ridge))
-    value = criterion(here)
-    # A factor without a score has lost too many rows, unless the score has left the range of its type.
-    scoreless = Result.where(jnp.isnan(value), Result.too_few_rows, Result.nonfinite)
-    result = Result.where(inside, Result.successful, Result.at_edge)
-    result = Result.where(jnp.isfinite(value), result, scoreless)
-    result = Result.where(is_usable(here.result), result, Result.where(is_flat, Result.flat, here.result))
-    chosen = (result == Result.successful) | (result == Result.at_edge)
-    ridge = jnp.where(chosen, ridge, jnp.nan)
-    here = eqx.tree_at(lambda c: c.model.noise, here, ridge)
-    return RidgeChoice(_name(by), ridge, value, ridges, values, here, result)
+    candidates = jnp.where(((jitter > 0) & jnp.any(jitter == 0))[:, None], jnp.inf, values)
+
+    def lowest(number: Array, values: Array, candidates: Array, floor: Array) -> tuple[Array, Array, Any]:
+        """Ridge, score and status by one criterion."""
+        if table is not None and rule == "mean_of_best":
+            ridge, inside = _mean_of_best(c, ridges, table)
+        else:
+            ridge, inside = _best(lambda c: scores(c)[number], c, ridges, candidates)
+        is_flat = _is_flat(values, floor) & (ridges[0] < ridges[-1])
+        here = recondition(c, noise=jnp.where(is_flat, jnp.nan, ridge))
+        value = scores(here)[number]
+        # A factor without a score has lost too many rows, unless the score has left the range of its type.
+        scoreless = Result.where(jnp.isnan(value), Result.too_few_rows, Result.nonfinite)
+        result = Result.where(inside, Result.successful, Result.at_edge)
+        result = Result.where(jnp.isfinite(value), result, scoreless)
+        result = Result.where(is_usable(here.result), result, Result.where(is_flat, Result.flat, here.result))
+        chosen = (result == Result.successful) | (result == Result.at_edge)
+        return jnp.where(chosen, ridge, jnp.nan), value, result
+
+    # Errors that are mere rounding are as flat as errors that do not change. A likelihood has no such floor.
+    rounding = (_ROUNDINGS * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(c.data.y))) ** 2
+    floors = jnp.stack([rounding if by in ("loo", "gcv", "kfold") else -jnp.inf * jnp.ones_like(rounding) for by in bys])
+    found = jax.vmap(lowest)(jnp.arange(len(bys)), values.T, candidates.T, floors)
+
+    def one(number: int) -> Found:
+        ridge, value, result = jax.tree.map(lambda a: a[number], found)
+        return Found(ridge, value, ridges, values[:, number], result)
+
+    return [one(number) for number in range(len(bys))]
 
 
 def _name(by: Any) -> str:
     return by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
 
 
-def _is_flat(values: Array, c: Conditioned, by: Any) -> Array:
-    """Whether the criterion is the same at several ridges but for rounding; errors also if all of them are mere rounding."""
+_ROUNDINGS = 100
+
+
+def _is_flat(values: Array, floor: Array) -> Array:
+    """Whether the criterion is the same at several ridges but for rounding, or nowhere above the floor."""
     values = jax.lax.stop_gradient(values)
-    rounding = 100 * jnp.finfo(values.dtype).eps
     known = jnp.isfinite(values)
     high, low = jnp.max(jnp.where(known, values, -jnp.inf)), jnp.min(jnp.where(known, values, jnp.inf))
-    flat = high - low <= rounding * jnp.maximum(jnp.abs(high), jnp.abs(low))
-    if by in ("loo", "gcv", "kfold"):
-        flat = flat | (high <= (rounding * jnp.max(jnp.abs(c.data.y))) ** 2)
+    largest = jnp.maximum(jnp.abs(high), jnp.abs(low))
+    flat = (high - low <= _ROUNDINGS * jnp.finfo(values.dtype).eps * largest) | (high <= floor)
     return flat & jnp.all(known)
 
 

@@ -14,13 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kernax._arrays import matmul
+from kernax._arrays import is_concrete, matmul
 from kernax.grams import AbstractGram
 from kernax.rows import Rows, map_rows, num_rows
 from kernax.solvers import _derivatives as derivatives
-from kernax.solvers._result import Result
+from kernax.solvers._result import Result, result_name
 
 
 class Solution(NamedTuple):
@@ -321,6 +322,8 @@ def is_usable(result: Any) -> Bool[Array, "..."]:
 
 def worse(first: Any, second: Any) -> Any:
     """The first result unless it is `successful`; then the second. For batches of results, one by one."""
+    if is_concrete(first._value) and np.ndim(first._value) == 0:  # without a program
+        return second if result_name(first) == "successful" else first
     fine = first == Result.successful
     return jax.tree.map(lambda a, b: jnp.where(fine, b, a), first, second)
 
