@@ -235,3 +235,89 @@ def test_bad_trees_and_bounds_are_refused():
         kx.fit(MODEL, DATA, trainable=kx.parameters.trainable(kx.Model(kx.RBF(), noise=0.1)))
     with pytest.raises(ValueError, match="between 2 and 3"):
         kx.with_bijector(MODEL, lambda m: m.noise, kx.bijectors.Interval(2.0, 3.0))
+
+
+def test_a_fit_goes_on_where_it_ended(fitted):
+    adam = optax.adam(optax.exponential_decay(0.05, 10, 0.9))
+    whole = kx.fit(MODEL, DATA, optimiser=adam, max_steps=25)
+    first = kx.fit(MODEL, DATA, optimiser=adam, max_steps=10)
+    second = kx.fit(first, DATA, optimiser=adam, max_steps=15)
+    np.testing.assert_array_equal(np.concatenate([first.history, second.history]), whole.history)
+    assert second.value == whole.value
+    # L-BFGS knows that there is nothing left to gain.
+    again = kx.fit(fitted, DATA)
+    assert again.num_steps == 1
+    assert again.value == fitted.value
+    # Another optimiser, other free parameters, and a fit from a file start afresh at the same point.
+    other = kx.fit(fitted, DATA, optimiser=adam, max_steps=1)
+    np.testing.assert_allclose(other.value, fitted.value, rtol=1e-12)
+    part = kx.fit(fitted, DATA, trainable=kx.freeze(MODEL, lambda m: m.noise), max_steps=1)
+    np.testing.assert_allclose(part.value, fitted.value, rtol=1e-12)
+
+
+def test_a_continued_fit_resumes_from_its_checkpoint_and_no_other(fitted, tmp_path):
+    adam = optax.adam(0.05)
+    first = kx.fit(MODEL, DATA, optimiser=adam, max_steps=3)
+    second = kx.fit(first, DATA, optimiser=adam, max_steps=3, checkpoint=tmp_path)
+    assert kx.fit(first, DATA, optimiser=adam, max_steps=3, checkpoint=tmp_path).value == second.value
+    with pytest.raises(ValueError, match="another"):
+        kx.fit(first.model, DATA, optimiser=adam, max_steps=3, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("keep", ["average", "last", "best"])
+def test_random_batches_of_rows_lead_near_the_optimum(keep, fitted):
+    objective = kx.fitting.Stochastic(kx.selection.negative_log_marginal_likelihood, rows=20, keep=keep, over=30)
+    found = kx.fit(MODEL, DATA, objective=objective, max_steps=150)
+    assert found.result == kx.Result.successful
+    assert found.num_steps == len(found.history) == 150
+    assert len(set(np.asarray(found.history))) == 150
+    reached = float(kx.log_marginal_likelihood(kx.condition(found.model, DATA)))
+    begun = float(kx.log_marginal_likelihood(kx.condition(MODEL, DATA)))
+    assert reached > -float(fitted.value) - 0.2 * (-float(fitted.value) - begun)
+    if keep == "best":
+        assert found.value == found.history.min()
+    if keep == "last":
+        np.testing.assert_allclose(found.value, found.history[-1], rtol=1e-12)
+
+
+def test_an_average_of_the_last_points_is_that_of_their_unconstrained_numbers():
+    objective = kx.fitting.Stochastic(functools.partial(kx.selection.kfold_mse, folds=4), keep="average", over=3)
+    sgd, start = optax.sgd(0.1), MODEL
+    points_seen, values = [], []
+    for steps in range(1, 5):  # the last points of shorter fits are the points of the longer one
+        last = kx.fitting.Stochastic(objective.objective, keep="last")
+        found = kx.fit(start, DATA, objective=last, optimiser=sgd, max_steps=steps)
+        points_seen.append(np.log(found.model.kernel.kernel.lengthscale))
+        values.append(float(found.value))
+    average = kx.fit(start, DATA, objective=objective, optimiser=sgd, max_steps=4)
+    expected, value = points_seen[0], values[0]
+    for number, (point, new) in enumerate(zip(points_seen[1:], values[1:], strict=True), start=2):
+        share = 1 / min(number, 3)
+        expected, value = expected + share * (point - expected), value + share * (new - value)
+    np.testing.assert_allclose(np.log(average.model.kernel.kernel.lengthscale), expected, rtol=1e-10)
+    np.testing.assert_allclose(average.value, value, rtol=1e-12)
+
+
+def test_many_random_fits_are_those_of_fit():
+    objective = kx.fitting.Stochastic(kx.selection.negative_log_marginal_likelihood, rows=8)
+    fits = kx.fit_many(MODEL, [(X[:15], Y[:15]), (X[20:], Y[20:])], objective=objective, max_steps=5, key=jax.random.key(3))
+    one = kx.fit(MODEL, kx.Data(X[20:], Y[20:]), objective=objective, max_steps=5, key=jax.random.key(3))
+    assert fits.value.shape == (2,)
+    assert np.isfinite(one.value)
+    assert list(fits.result_names) == ["successful"] * 2
+
+
+def test_random_objectives_refuse_what_they_cannot_do():
+    with pytest.raises(ValueError, match="nothing random"):
+        kx.fitting.Stochastic(kx.loo_mse)
+    with pytest.raises(ValueError, match="one of average, last, best"):
+        kx.fitting.Stochastic(kx.loo_mse, rows=8, keep="first")
+    with pytest.raises(ValueError, match="1 or more"):
+        kx.fitting.Stochastic(kx.loo_mse, rows=0)
+    objective = kx.fitting.Stochastic(kx.loo_mse, rows=8)
+    with pytest.raises(TypeError, match="chooses among all rows"):
+        kx.fit(MODEL, DATA, objective=objective, solver=kx.Vecchia())
+    with pytest.raises(ValueError, match="per row"):
+        kx.fit(kx.Model(kx.RBF(), noise=np.ones(40)), DATA, objective=objective)
+    with pytest.raises(TypeError, match="must not be random"):
+        kx.fit_many(MODEL, [(X, Y)], objective=objective, shared=True)

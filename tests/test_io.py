@@ -1,5 +1,6 @@
 """What is saved comes back bit for bit, and nothing else does."""
 
+import dataclasses
 import datetime
 import functools
 import json
@@ -77,6 +78,8 @@ def test_what_is_loaded_is_what_was_saved(name, tmp_path):
     value = everything()[name]()
     kx.save(tmp_path / "it.kx", value)
     loaded = kx.load(tmp_path / "it.kx")
+    if name == "fit":  # where its optimiser stands is not saved
+        value = dataclasses.replace(value, state=None)
     assert jax.tree.structure(loaded) == jax.tree.structure(value)
     assert all(map(same, jax.tree.leaves(loaded), jax.tree.leaves(value)))
     assert repr(loaded) == repr(value).replace("weak_", "")

@@ -7,12 +7,14 @@ from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._log_posterior import LogPosterior, log_posterior
 from kernax.fitting._many import fit_many, refit_many
 from kernax.fitting._starts import initialise
+from kernax.fitting._stochastic import Stochastic
 
 __all__ = [
     "ConditionedMany",
     "Fit",
     "Fits",
     "LogPosterior",
+    "Stochastic",
     "concatenate",
     "condition_many",
     "fit",

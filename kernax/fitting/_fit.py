@@ -15,7 +15,7 @@ from jaxtyping import Array, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.fitting._fingerprints import described
+from kernax.fitting._fingerprints import described, fingerprint
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._fits import Fit
 from kernax.fitting._identity import of_data, of_settings, of_start
@@ -24,6 +24,7 @@ from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem,
 from kernax.fitting._rounds import best_lane, run_rounds, values_of
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
+from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel, check_model_and_data, condition, settled
 from kernax.parameters import as_dtype, at_bound, join, split
 from kernax.parameters import trainable as all_trainable
@@ -34,7 +35,7 @@ M = TypeVar("M", bound=AbstractModel)
 
 
 def fit(
-    model: M,
+    model: M | Fit[M],
     data: Data,
     *,
     objective: Objective = negative_log_marginal_likelihood,
@@ -56,7 +57,12 @@ def fit(
     The default objective gives maximum likelihood, or the posterior's mode if the model has priors; any function of a
     `Conditioned` will do. The default optimiser is L-BFGS; any optax optimiser will do. `trainable` is a boolean tree (see
     `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the given
-    model elsewhere, and keeps the best; the same `key` draws the same starts.
+    model elsewhere, and keeps the best; the same `key` draws the same starts. An objective that is random at every step is
+    wrapped in `kx.fitting.Stochastic`.
+
+    In place of a model you may give a `Fit`: this call then goes on from its end. With the same optimiser and the same free
+    parameters it also takes over what the optimiser had learned (moments, curvature, its place in a schedule), so that two
+    short fits with an optax optimiser make the steps of one long fit. `max_steps`, `num_steps` and `history` count anew.
 
     The fit has converged when the curvature met on the way says that another step would gain less than `value_tolerance`,
     and no component of the gradient exceeds `gradient_tolerance`. For a likelihood both are in nats (1e-6 and 1e-3 in
@@ -80,10 +86,14 @@ def fit(
     Called eagerly it raises `FailedError` if there is no usable answer at all (`throw=False` returns the status), and
     Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
     """
+    earlier_fit, model = (model, model.model) if isinstance(model, Fit) else (None, model)
     check_model_and_data(model, data, "fit")
     solver = Cholesky() if solver is None else solver
     solver.check(data.x, data.mask)
-    check_memory(model, data, solver, "fit", gradient=True)
+    if isinstance(objective, Stochastic):
+        objective.check(model, data, solver)
+    if not isinstance(objective, Stochastic) or objective.rows is None:
+        check_memory(model, data, solver, "fit", gradient=True)
     rules = checked_rules(
         model,
         data.dtype,
@@ -100,30 +110,50 @@ def fit(
     if key is None and restarts:
         key = jax.random.key(0)
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
-
+    before = None if earlier_fit is None else _resumable(earlier_fit.state, frees[0], rules)
+    if before is not None and optimiser is not None:
+        frees[0] = before.free  # L-BFGS goes on from the best point, with a new line
     # Inside a trace everything that was computed is traced, even if model and data are not.
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):
         problem = Problem(held, data, objective, settled(solver, model, data))
         if checkpoint is not None:
             raise ValueError("a fit inside jit or vmap cannot be interrupted: give no checkpoint, or call kx.fit outside.")
         frees, problem = _without_derivative((frees, problem))
-        return best_of(run_traced(frees, problem, rules), problem, rules)
+        return best_of(run_traced(frees, problem, rules, key), problem, rules)
     kept = None
     if checkpoint is not None:
         about: dict[str, Any] = {"model": described(model)}
         free = all_trainable(model) if trainable is None else trainable
         identity = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
         identity |= of_start(model, free, restarts, key, data.dtype, about)
+        identity |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
         kept = FitCheckpoint(checkpoint, identity | of_settings(rules, objective, optimiser, solver, about), about)
-    lanes, problem, earlier = run_rounds(frees, held, data, objective, solver, rules, progress=progress, kept=kept)
+    lanes, problem, earlier = run_rounds(
+        frees, held, data, objective, solver, rules, progress=progress, key=key, before=before, kept=kept
+    )
     answer = with_own_history(best_of(lanes, problem, rules))
-    answer = dataclasses.replace(answer, data=data, solver=solver)
+    last = dataclasses.replace(best_lane(lanes), history=jax.device_put(np.zeros(0, data.dtype)))
+    answer = dataclasses.replace(answer, data=data, solver=solver, state=last)
     if earlier:
         answer = _with_rounds(answer, earlier)
     if throw:
         usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
         throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")
     return answer
+
+
+def _resumable(state: Any, free: AbstractModel, rules: Rules) -> LoopState | None:
+    """The state at the end of an earlier fit, if it is one of the same free parameters and the same optimiser."""
+    if state is None:
+        return None
+    params = eqx.filter(free, eqx.is_inexact_array)
+    wanted: Any = (free, jax.eval_shape(rules.optimiser.init, params))
+    given = (state.free, state.optimiser)
+    same = jax.tree.structure(wanted) == jax.tree.structure(given)
+    same = same and all(
+        a.shape == b.shape and a.dtype == b.dtype for a, b in zip(*map(jax.tree.leaves, (wanted, given)), strict=True)
+    )
+    return state if same and (state.key is not None) == rules.is_stochastic else None
 
 
 def with_own_history(answer: Fit[Any]) -> Fit[Any]:

@@ -179,7 +179,7 @@ def _first_states(
         model = model if data is None else initialise(model, data)
         free, _ = split(model, trainable)
         frees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starting_points(model, free, restarts, key))
-        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules)))(frees)
+        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules, key)))(frees)
 
     return dataset(own, data) if data is None and own is None else jax.vmap(dataset)(own, data)
 

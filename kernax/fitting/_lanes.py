@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Key
 
 from kernax._programs import compiled
 from kernax._threads import one_blas_thread, with_one_blas_thread_if
@@ -33,8 +33,8 @@ _advance = compiled(advance)
 
 
 @compiled
-def _start_together(frees: list[AbstractModel], dtype: Any, rules: Rules) -> LoopState:
-    return jax.vmap(lambda free: start(free, dtype, rules))(stacked(frees))
+def _start_together(frees: list[AbstractModel], dtype: Any, rules: Rules, key: Key[Array, ""] | None) -> LoopState:
+    return jax.vmap(lambda free: start(free, dtype, rules, key))(stacked(frees))
 
 
 @compiled
@@ -47,11 +47,13 @@ def stacked(lanes: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
 
 
-def run_traced(frees: list[AbstractModel], problem: AbstractProblem, rules: Rules) -> list[LoopState]:
+def run_traced(
+    frees: list[AbstractModel], problem: AbstractProblem, rules: Rules, key: Key[Array, ""] | None
+) -> list[LoopState]:
     """All lanes to their end, inside somebody's trace."""
 
     def run(free: AbstractModel) -> LoopState:
-        return advance(start(free, problem.dtype, rules), problem, rules, jnp.asarray(rules.max_steps))
+        return advance(start(free, problem.dtype, rules, key), problem, rules, jnp.asarray(rules.max_steps))
 
     if len(frees) == 1:
         return [run(frees[0])]
@@ -65,6 +67,7 @@ def run_lanes(
     rules: Rules,
     *,
     progress: bool,
+    key: Key[Array, ""] | None = None,
     together: bool | None = None,
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
@@ -72,7 +75,8 @@ def run_lanes(
 ) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached.
 
-    `before` is the end of a fit of a similar problem, from whose curvature a single lane starts. `kept` knows how far lanes
+    `key` is for objectives that are random. `before` is the end of a fit of a similar problem, from which the first lane
+    goes on (but not of several together). `kept` knows how far lanes
     of an interrupted run have come, and is told how far these come. `title` stands before the progress bar and tells the
     rounds of a fit apart.
     """
@@ -88,10 +92,10 @@ def run_lanes(
             return _drive(advance, state, problem, rules, stop, show, keep)
 
         if together:
-            return _unstacked(driven(_advance_together, _start_together(frees, problem.dtype, rules)), len(frees))
+            return _unstacked(driven(_advance_together, _start_together(frees, problem.dtype, rules, key)), len(frees))
 
         def lane(free: AbstractModel, number: int) -> LoopState:
-            return driven(_advance, _start(free, problem.dtype, rules, before), number)
+            return driven(_advance, _start(free, problem.dtype, rules, key, before if number == 0 else None), number)
 
         if len(frees) == 1:
             return [with_one_blas_thread_if(problem.has_small_matrices, lane, frees[0], 0)]

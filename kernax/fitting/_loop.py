@@ -10,13 +10,14 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from kernax.data import Data
 from kernax.fitting._convergence import Ends, nothing_tried, ravel, sizes
 from kernax.fitting._curvature import Curvature, inverse_hessian_times, pair_between, with_pair
 from kernax.fitting._lbfgs import begun_anew
 from kernax.fitting._packing import Packing, Vectors
+from kernax.fitting._stochastic import Kept, Stochastic, key_of_steps
 from kernax.model import AbstractModel, Conditioned, condition
 from kernax.parameters import as_dtype, join, log_prior
 from kernax.solvers import AbstractSolver, Result
@@ -44,8 +45,10 @@ class AbstractProblem(eqx.Module):
         """What counts as a step of ordinary length, for every free parameter."""
 
     @abc.abstractmethod
-    def __call__(self, free: AbstractModel) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
-        """The value, and beside it the factorisation's result and jitter."""
+    def __call__(
+        self, free: AbstractModel, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+        """The value, and beside it the factorisation's result and jitter. `key` is for objectives that are random."""
 
 
 class Problem(AbstractProblem):
@@ -67,10 +70,19 @@ class Problem(AbstractProblem):
     def sizes(self, free):
         return sizes(free, self.data)
 
-    def __call__(self, free):
+    def __call__(self, free, key):
         model = as_dtype(join(free, self.held), self.data.dtype)
-        c = condition(model, self.data, self.solver, throw=False)
-        value = self.objective(c) - log_prior(model).astype(self.data.dtype)
+        objective: Any = self.objective
+        if isinstance(objective, Stochastic):
+            assert key is not None
+            keys = jax.random.split(key)
+            batch, scale = objective.batch(self.data, keys[0])
+            c = condition(model, batch, self.solver, throw=False)
+            value = objective(c, keys[1], scale)
+        else:
+            c = condition(model, self.data, self.solver, throw=False)
+            value = objective(c)
+        value = value - log_prior(model).astype(self.data.dtype)
         # Of the System, not of its solution, for which an iterative solver would have to solve once more.
         source = c.system if isinstance(c, Conditioned) else c
         return value.astype(self.data.dtype), (source.result, source.jitter)
@@ -91,10 +103,19 @@ class Rules(eqx.Module):
     """Whether the objective is a negative log-likelihood. Its tolerances are absolute."""
     keep_history: bool = eqx.field(static=True, default=True)
     """Whether the value of every step is kept: of thousands of fits it would fill the memory."""
+    keep: Kept = eqx.field(static=True, default="best")
+    """Which point is the answer; see `Stochastic`."""
+    over: int = eqx.field(static=True, default=1)
+    """Of how many points it is the average."""
+    is_stochastic: bool = eqx.field(static=True, default=False)
+    """Whether the objective is random: then only the number of steps ends the fit."""
 
 
 class Best(eqx.Module):
-    """The best finite point so far. Among values that differ by rounding only, the one with the smaller gradient."""
+    """The best finite point so far. Among values that differ by rounding only, the one with the smaller gradient.
+
+    Of a random objective it may be the last point, or the average of the last ones.
+    """
 
     free: AbstractModel
     value: Float[Array, ""]
@@ -128,10 +149,23 @@ class LoopState(eqx.Module):
     step: Int[Array, ""]
     history: Float[Array, " steps"]
     running: Bool[Array, ""]
+    key: Key[Array, ""] | None
+    """For the steps to come, if the objective is random."""
 
 
-def start(free: AbstractModel, dtype: Any, rules: Rules, before: LoopState | None = None) -> LoopState:
-    """The state before the first evaluation; with the curvature learned `before`, in a fit of a similar problem."""
+def start(
+    free: AbstractModel,
+    dtype: Any,
+    rules: Rules,
+    key: Key[Array, ""] | None = None,
+    before: LoopState | None = None,
+) -> LoopState:
+    """The state before the first evaluation; with what was learned `before`, in a fit of a similar problem.
+
+    `key` is that of the fit, for objectives that are random.
+    """
+    if rules.is_stochastic:
+        key = key_of_steps(key) if before is None else before.key
     unknown = jnp.full((), jnp.inf, dtype)
     x, unravel = jax.flatten_util.ravel_pytree(free)
     free = unravel(Ends.of(free).inside(x))
@@ -151,6 +185,7 @@ def start(free: AbstractModel, dtype: Any, rules: Rules, before: LoopState | Non
         step=count,
         history=jnp.full(rules.max_steps if rules.keep_history else 0, jnp.nan, dtype),
         running=jnp.asarray(rules.max_steps > 0),
+        key=key if rules.is_stochastic else None,
     )
 
 
@@ -177,7 +212,8 @@ def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int
 
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:
-    (value, (status, jitter)), gradient = jax.value_and_grad(problem, has_aux=True)(state.free)
+    following, key = (None, None) if state.key is None else jax.random.split(state.key)
+    (value, (status, jitter)), gradient = jax.value_and_grad(problem, has_aux=True)(state.free, key)
     x, unravel = jax.flatten_util.ravel_pytree(state.free)
     ends = Ends.of(state.free)
     slopes = ends.inward(ravel(gradient), x) * own_units
@@ -185,7 +221,10 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: F
     first_value = jnp.where(first, value, state.first_value)
     first_status = Result.where(first, status, state.first_status)
 
-    best, curvature, better = _compared(state, value, slopes, jitter, own_units)
+    if rules.keep == "best":
+        best, curvature, better = _compared(state, value, slopes, jitter, own_units)
+    else:
+        best, curvature, better = _averaged(state, value, slopes, jitter, rules.over), state.curvature, jnp.asarray(True)
     scale = _scale(best, first_value, rules)
     progress = better & ~(state.milestone - value <= rules.value_tolerance * scale)
     milestone = jnp.where(progress, value, state.milestone)
@@ -199,14 +238,16 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: F
         value=value,
         grad=unravel(slopes),
         # optax hands what its optimisers do not know to this function.
-        value_fn=lambda free, ends=None: problem(unravel(ravel(free) * own_units))[0],
+        value_fn=lambda free, ends=None: problem(unravel(ravel(free) * own_units), key)[0],
         ends=(ends.low / own_units, ends.high / own_units),
     )
     free = unravel(ends.inside(x + ravel(updates) * own_units))
     step = state.step + 1
     # A start without a finite value gives an optimiser nothing to go by.
     hopeless = first & ~jnp.isfinite(value)
-    stop = converged(best, first_value, rules) | (idle >= rules.patience) | (step >= rules.max_steps) | hopeless
+    stop = (step >= rules.max_steps) | hopeless
+    if not rules.is_stochastic:
+        stop = stop | converged(best, first_value, rules) | (idle >= rules.patience)
     return LoopState(
         free=free,
         optimiser=optimiser,
@@ -220,7 +261,26 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: F
         step=step,
         history=state.history.at[state.step].set(value) if rules.keep_history else state.history,
         running=~stop,
+        key=following,
     )
+
+
+def _averaged(
+    state: LoopState, value: Float[Array, ""], slopes: Float[Array, " k"], jitter: Float[Array, ""], over: int
+) -> Best:
+    """The mean of about the last `over` points, with their values and slopes: of 1, the last. One without a value is left
+    out."""
+    finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(slopes))
+    share = 1.0 / jnp.minimum(state.step + 1, over).astype(value.dtype)
+    share = jnp.where(jnp.isfinite(state.best.value), share, 1.0)
+    new = Best(state.free, value, slopes, jnp.zeros_like(value), jitter)
+
+    def moved(old: Array, new: Array) -> Array:
+        # With a share of 1 the old is not looked at: it may be infinite.
+        mixed = jnp.where(share == 1.0, new, old + share.astype(old.dtype) * (new - old))
+        return jnp.where(finite, mixed, old)
+
+    return jax.tree.map(moved, state.best, new)
 
 
 def _compared(
@@ -264,5 +324,8 @@ def outcome(state: LoopState, rules: Rules) -> Any:
     result = Result.where(out_of_patience, ended, Result.max_steps_reached)
     result = Result.where(state.running, Result.interrupted, result)
     result = Result.where(converged(state.best, state.first_value, rules), Result.successful, result)
+    if rules.is_stochastic:
+        ended = Result.where(jnp.isfinite(state.last_value), Result.successful, Result.diverged)
+        result = Result.where(state.running, Result.interrupted, ended)
     unusable = Result.where(state.first_status == Result.successful, Result.nonfinite, state.first_status)
     return Result.where(jnp.isfinite(state.best.value), result, unusable)

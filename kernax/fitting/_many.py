@@ -27,6 +27,7 @@ from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._progress import many_bar
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared
+from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky
@@ -122,6 +123,8 @@ def fit_many(
     if not isinstance(memory_budget, int | float) or not memory_budget > 0:
         raise ValueError(f"memory_budget must be a positive number of bytes, got {memory_budget!r}.")
     if shared:
+        if isinstance(objective, Stochastic):
+            raise TypeError("shared=True sums the objectives of all datasets, and these must not be random.")
         if models.number is not None or checkpoint is not None:
             raise ValueError("shared=True makes one fit of one model: give one kx.Model, and no checkpoint.")
         every = [data for window in windows(datasets) for data in window]

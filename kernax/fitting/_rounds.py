@@ -9,6 +9,7 @@ import dataclasses
 import math
 
 import numpy as np
+from jaxtyping import Array, Key
 
 from kernax._programs import compiled
 from kernax.data import Data
@@ -36,6 +37,8 @@ def run_rounds(
     rules: Rules,
     *,
     progress: bool,
+    key: Key[Array, ""] | None = None,
+    before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
 ) -> tuple[list[LoopState], Problem, list[list[LoopState]]]:
     """All rounds of an eager fit.
@@ -46,6 +49,8 @@ def run_rounds(
     - `held`, `data`, `objective`, `solver`: what makes up the problem.
     - `rules`: those of the last round.
     - `progress`: whether to show a bar.
+    - `key`: for objectives that are random.
+    - `before`: the end of an earlier fit, from which the first start goes on.
     - `kept`: where the state of the fit is kept, and may have been kept by an interrupted run.
 
     **Returns:**
@@ -60,12 +65,12 @@ def run_rounds(
         value_tolerance=max(rules.value_tolerance, 0.1 if rules.in_nats else 1e-4),
         gradient_tolerance=math.inf,
     )
-    model, before, done = _join(frees[0], held), None, []
+    model, done = _join(frees[0], held), []
 
     def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
         title = f"fit, round {len(done) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
-        return run_lanes(frees, problem, rules, progress=progress, before=before, kept=kept, title=title), problem
+        return run_lanes(frees, problem, rules, progress=progress, key=key, before=before, kept=kept, title=title), problem
 
     for _ in range(solver.num_refreshes):
         lanes, problem = run(early, part)

@@ -11,9 +11,9 @@ import optax
 from kernax._arrays import is_concrete
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._loop import Rules
+from kernax.fitting._stochastic import IN_NATS, Stochastic, default_optimiser
 from kernax.model import AbstractModel
 from kernax.parameters import parameter_name, parameters, setting
-from kernax.selection import loo_negative_log_density, negative_log_marginal_likelihood
 
 
 def checked_rules(
@@ -52,19 +52,25 @@ def checked_rules(
     if not all(isinstance(count, int | np.integer) for count in counts) or restarts < 0 or max_steps < 1 or patience < 1:
         raise ValueError(f"restarts must be ≥ 0, max_steps and patience ≥ 1, all whole; got {', '.join(map(str, counts))}.")
     _check_free(model, trainable)
-    in_nats = objective in (negative_log_marginal_likelihood, loo_negative_log_density)
+    drawn = objective if isinstance(objective, Stochastic) else None
+    in_nats = (objective if drawn is None else drawn.objective) in IN_NATS
+    if optimiser is None:
+        optimiser = lbfgs() if drawn is None else default_optimiser(max_steps)
     gradient_default, value_default = _tolerances(dtype, in_nats)
     if refreshes and in_nats:
         # An approximate likelihood is not worth more digits: another choice of neighbours changes it by more.
         gradient_default, value_default = 0.1, 1e-3
     return Rules(
-        optimiser=lbfgs() if optimiser is None else optimiser,
+        optimiser=optimiser,
         max_steps=max_steps,
         gradient_tolerance=gradient_default if gradient_tolerance is None else gradient_tolerance,
         value_tolerance=value_default if value_tolerance is None else value_tolerance,
         patience=patience,
         in_nats=in_nats,
         keep_history=keep_history,
+        keep="best" if drawn is None else drawn.keep,
+        over=1 if drawn is None or drawn.keep != "average" else drawn.over,
+        is_stochastic=drawn is not None,
     )
 
 

@@ -41,7 +41,8 @@ class SharedProblem(AbstractProblem):
     def sizes(self, free):
         return jnp.max(jnp.stack([sizes(free, data) for data in self.batches]), axis=0)
 
-    def __call__(self, free):
+    def __call__(self, free, key):
+        del key
         value, status, jitter = _with_own_gradient(self._sums)(free)
         model = as_dtype(join(free, self.held), self.dtype)
         return value - log_prior(model).astype(self.dtype), (status, jitter)

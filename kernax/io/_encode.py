@@ -160,4 +160,5 @@ class Encoder:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
+    fields = [field for field in dataclasses.fields(value) if field.metadata.get("saved", True)]
+    return {field.name: getattr(value, field.name) for field in fields if hasattr(value, field.name)}
