@@ -72,24 +72,25 @@ def run_lanes(
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
     title: str = "fit",
+    advance: Callable[..., LoopState] | None = None,
 ) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached.
 
     `key` is for objectives that are random. `before` is the end of a fit of a similar problem, from which the first lane
     goes on (but not of several together). `kept` knows how far lanes
     of an interrupted run have come, and is told how far these come. `title` stands before the progress bar and tells the
-    rounds of a fit apart.
+    rounds of a fit apart. `advance` makes steps in another way than by one program; lanes then go one after another.
     """
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
     total = rules.max_steps * (1 if together else len(frees))
     with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, _written_at_the_end(kept):
 
-        def driven(advance: Any, state: LoopState, number: int = 0) -> LoopState:
+        def driven(by: Any, state: LoopState, number: int = 0) -> LoopState:
             name = f"{title}, start {number + 1}"
             keep = None if kept is None else functools.partial(kept.keep, name)
             state = state if kept is None else kept.resumed(name, state)
-            return _drive(advance, state, problem, rules, stop, show, keep)
+            return _drive(by, state, problem, rules, stop, show, keep)
 
         if together:
             return _unstacked(driven(_advance_together, _start_together(frees, problem.dtype, rules, key)), len(frees))
@@ -97,6 +98,9 @@ def run_lanes(
         def lane(free: AbstractModel, number: int) -> LoopState:
             return driven(_advance, _start(free, problem.dtype, rules, key, before if number == 0 else None), number)
 
+        if advance is not None:
+            starts = [_start(free, problem.dtype, rules, key) for free in frees]
+            return [driven(advance, state, number) for number, state in enumerate(starts)]
         if len(frees) == 1:
             return [with_one_blas_thread_if(problem.has_small_matrices, lane, frees[0], 0)]
         with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:

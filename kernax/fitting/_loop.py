@@ -213,7 +213,24 @@ def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:
     following, key = (None, None) if state.key is None else jax.random.split(state.key)
-    (value, (status, jitter)), gradient = jax.value_and_grad(problem, has_aux=True)(state.free, key)
+    evaluated = jax.value_and_grad(problem, has_aux=True)(state.free, key)
+    moved = stepped(state, evaluated, lambda free: problem(free, key)[0], rules, own_units)
+    return dataclasses.replace(moved, key=following)
+
+
+Evaluated = tuple[tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]], AbstractModel]
+"""The value, the factorisation's result and jitter, and the gradient."""
+
+
+def stepped(
+    state: LoopState,
+    evaluated: Evaluated,
+    value_at: Callable[[AbstractModel], Float[Array, ""]],
+    rules: Rules,
+    own_units: Float[Array, " k"],
+) -> LoopState:
+    """The state after one evaluation, at `state.free`. Few optimisers ask for further values, by `value_at`."""
+    (value, (status, jitter)), gradient = evaluated
     x, unravel = jax.flatten_util.ravel_pytree(state.free)
     ends = Ends.of(state.free)
     slopes = ends.inward(ravel(gradient), x) * own_units
@@ -238,7 +255,7 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: F
         value=value,
         grad=unravel(slopes),
         # optax hands what its optimisers do not know to this function.
-        value_fn=lambda free, ends=None: problem(unravel(ravel(free) * own_units), key)[0],
+        value_fn=lambda free, ends=None: value_at(unravel(ravel(free) * own_units)),
         ends=(ends.low / own_units, ends.high / own_units),
     )
     free = unravel(ends.inside(x + ravel(updates) * own_units))
@@ -261,7 +278,7 @@ def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: F
         step=step,
         history=state.history.at[state.step].set(value) if rules.keep_history else state.history,
         running=~stop,
-        key=following,
+        key=state.key,
     )
 
 

@@ -83,7 +83,7 @@ def fit_many(
 
     `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed. The
     mean is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Datasets without
-    rows add nothing, one with NaN is refused, and memory and devices are not shared out.
+    rows add nothing, and one with NaN is refused. The sum is computed in threads on all cores, or on all devices.
 
     `checkpoint` names a folder that keeps results as they arrive. The same call resumes an interrupted run, and returns at
     once if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or version
@@ -141,6 +141,7 @@ def fit_many(
             initialise=initialise,
             restarts=restarts,
             key=key,
+            devices=devices,
             together=devices[0].platform != "cpu" if together is None else together,
             progress=progress,
         )

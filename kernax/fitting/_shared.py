@@ -1,5 +1,9 @@
 """One model fitted to many datasets at once: the sum of their objectives."""
 
+import dataclasses
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from kernax._programs import compiled
+from kernax._threads import one_blas_thread
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
@@ -15,7 +21,7 @@ from kernax.fitting._convergence import sizes
 from kernax.fitting._fit import best_of, prepared, with_own_history
 from kernax.fitting._fits import Fit
 from kernax.fitting._lanes import run_lanes
-from kernax.fitting._loop import AbstractProblem, Objective, Rules
+from kernax.fitting._loop import AbstractProblem, Evaluated, LoopState, Objective, Rules, stepped
 from kernax.fitting._models import Models
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
@@ -24,62 +30,119 @@ from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, is_usable
 
 
+class Piece(eqx.Module):
+    """Some datasets of one padded shape, on one device, with a leading axis."""
+
+    data: Data
+    counts: Float[Array, " b"]
+    """1, or 0 for a copy that fills up the last piece."""
+
+
 class SharedProblem(AbstractProblem):
-    """`Σ_i objective(condition(model, data_i)) - log_prior(model)`."""
+    """`Σ_i objective(condition(model, data_i)) - log_prior(model)`, whose datasets are shared out in pieces."""
 
     held: AbstractModel
-    batches: tuple[Data, ...]
-    """The datasets, padded to a few shapes; each shape's with a leading axis."""
+    pieces: tuple[Piece, ...]
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
     together: bool = eqx.field(static=True)
 
+    float_type: Any = eqx.field(static=True)
+
     @property
     def dtype(self):
-        return self.batches[0].dtype
+        return self.float_type
 
     def sizes(self, free):
-        return jnp.max(jnp.stack([sizes(free, data) for data in self.batches]), axis=0)
+        return jnp.max(jnp.stack([sizes(free, piece.data) for piece in self.pieces]), axis=0)
 
     def __call__(self, free, key):
         del key
-        value, status, jitter = _with_own_gradient(self._sums)(free)
-        model = as_dtype(join(free, self.held), self.dtype)
-        return value - log_prior(model).astype(self.dtype), (status, jitter)
+        if not self.pieces:
+            raise TypeError(
+                "this optimiser asks for values of its own, which shared=True does not compute on several devices: give "
+                "one device, devices=jax.local_devices()[:1], or another optimiser."
+            )
+        sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]
+        value, aux = _total([(parts, free) for parts in sums])[0]
+        return value + self._prior(free), aux
 
-    def _sums(self, free: AbstractModel) -> tuple[tuple[Float[Array, ""], Any, Float[Array, ""]], AbstractModel]:
-        """The summed value with the worst status and the largest jitter, and the summed gradient."""
+    def _prior(self, free: AbstractModel) -> Float[Array, ""]:
+        return -log_prior(as_dtype(join(free, self.held), self.dtype)).astype(self.dtype)
 
-        def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
-            c = condition(as_dtype(join(free, self.held), self.dtype), data, self.solver, throw=False)
-            return self.objective(c).astype(self.dtype), (c.result, c.jitter)
-
-        def of_lane(data: Data):
-            return jax.value_and_grad(of_dataset, has_aux=True)(free, data)
-
-        lanes = [jax.vmap(of_lane)(data) if self.together else jax.lax.map(of_lane, data) for data in self.batches]
-        (values, (status, jitter)), gradients = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *lanes)
-        worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
-        return (jnp.sum(values), worst, jnp.max(jitter)), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
-
-
-def _with_own_gradient(sums: Any) -> Any:
-    """`sums(free)[0]`, whose first entry has the gradient `sums(free)[1]`: each dataset is pulled back by itself, so that
-    the matrices of one are alive at a time, and not those of all."""
-
-    @jax.custom_vjp
-    def total(free: AbstractModel) -> Any:
-        return sums(free)[0]
-
-    def back(gradient: AbstractModel, cotangents: Any) -> tuple[AbstractModel]:
-        return (jax.tree.map(lambda leaf: cotangents[0] * leaf, gradient),)
-
-    total.defvjp(sums, back)
-    return total
+    def with_prior(self, free: AbstractModel, sums: list[Evaluated]) -> Evaluated:
+        """The sums of the pieces put together, with the prior."""
+        (value, aux), gradient = _total(sums)
+        prior, more = jax.value_and_grad(self._prior)(free)
+        return (value + prior, aux), jax.tree.map(jnp.add, gradient, more)
 
 
-def shared_batches(datasets: list[HostData]) -> tuple[Data, ...]:
-    """The datasets by shape, those without rows left out: they add nothing. NaN is refused: it would be everybody's."""
+def _sum(
+    free: AbstractModel, held: AbstractModel, piece: Piece, objective: Objective, solver: AbstractSolver, together: bool
+) -> Evaluated:
+    """The summed value of a piece with the worst status and the largest jitter, and the summed gradient. Each dataset is
+    pulled back by itself, so that the matrices of one are alive at a time, and not those of all."""
+
+    def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+        c = condition(as_dtype(join(free, held), data.dtype), data, solver, throw=False)
+        return objective(c).astype(data.dtype), (c.result, c.jitter)
+
+    def of_lane(lane: tuple[Data, Array]) -> Any:
+        (value, aux), gradient = jax.value_and_grad(of_dataset, has_aux=True)(free, lane[0])
+        return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
+
+    lanes = (piece.data, piece.counts)
+    (values, (status, jitter)), gradients = jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes)
+    worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
+    return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
+
+
+_sum_of_piece = functools.partial(compiled, for_lanes=True)(_sum)
+
+
+def _total(sums: list[Evaluated]) -> Evaluated:
+    """The sums of all pieces put together."""
+    ((values, (status, jitter)), gradients) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sums)
+    worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
+    return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
+
+
+@compiled
+def _step(
+    state: LoopState, sums: list[Evaluated], problem: SharedProblem, rules: Rules, own_units: Float[Array, " k"]
+) -> LoopState:
+    evaluated = problem.with_prior(state.free, sums)
+    return stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units)
+
+
+_sizes = compiled(sizes)
+
+
+def _advance_by_pieces(
+    state: LoopState, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
+) -> LoopState:
+    """As `advance`, but every evaluation is shared out: a thread computes the sum of a piece, on the piece's device."""
+
+    def of_piece(piece: Piece) -> Evaluated:
+        (device,) = piece.counts.devices()
+        free, held = jax.device_put((state.free, problem.held), device)
+        return jax.block_until_ready(_sum_of_piece(free, held, piece, problem.objective, problem.solver, problem.together))
+
+    places = {device for piece in problem.pieces for device in piece.counts.devices()}
+    (home,) = problem.pieces[0].counts.devices()
+    # One program takes no arrays of several devices.
+    alone = problem if len(places) == 1 else dataclasses.replace(problem, pieces=())
+    own_units = [np.asarray(_sizes(state.free, jax.device_get(piece.data))) for piece in problem.pieces]
+    own_units = jax.device_put(np.max(own_units, axis=0), home)
+    while bool(state.running) and int(state.step) < int(until):
+        sums = jax.device_put(list(pool.map(of_piece, problem.pieces)), home)
+        state = _step(state, sums, alone, rules, own_units)
+    return state
+
+
+def shared_pieces(datasets: list[HostData], devices: list[Any], threads: int) -> tuple[Piece, ...]:
+    """The datasets by shape, in as many pieces as there are threads, each on its device. Those without rows are left out:
+    they add nothing. NaN is refused: it would be everybody's."""
     for data in datasets:
         arrays = (data.y, *jax.tree.leaves(data.x))
         if not all(np.isfinite(array[data.mask]).all() for array in arrays):
@@ -89,7 +152,15 @@ def shared_batches(datasets: list[HostData]) -> tuple[Data, ...]:
         raise ValueError("there is no dataset with rows to fit.")
     sizes = [max(data.n, LEAST_ROWS) for data in filled]
     shapes = by_shape(filled, sizes, plan_rows(sizes))
-    return tuple(jax.tree.map(jnp.asarray, stacked(members, rows)) for rows, members in shapes)
+    pieces = []
+    for rows, members in shapes:
+        size = -(-len(members) // threads)  # the same for all, so that they share a program
+        for number, begin in enumerate(range(0, len(members), size)):
+            part = members[begin : begin + size]
+            data = stacked(part + part[:1] * (size - len(part)), rows)
+            counts: Any = (np.arange(size) < len(part)).astype(data.y.dtype)
+            pieces.append(Piece(*jax.device_put((data, counts), devices[number % len(devices)])))
+    return tuple(pieces)
 
 
 def fit_shared(
@@ -103,20 +174,25 @@ def fit_shared(
     initialise: bool,
     restarts: int,
     key: Key[Array, ""] | None,
+    devices: list[Any],
     together: bool,
     progress: bool,
 ) -> Fit:
-    """One model for all datasets."""
-    batches = shared_batches(datasets)
+    """One model for all datasets, which are shared out: on CPU to a thread for each core, else to one for each device."""
+    threads = max(len(devices), (os.cpu_count() or 1) if devices[0].platform == "cpu" else 1)
+    pieces = shared_pieces(datasets, devices, threads)
     model: AbstractModel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models.model)
     if initialise:
         begin = initialised(model, _pooled(datasets))
         # What is held keeps the given values.
         free_ones = all_trainable(model) if trainable is None else trainable
         model = jax.tree.map(lambda new, old, free: new if free else old, begin, model, free_ones)
-    frees, held = prepared(model, trainable, batches[0].dtype, restarts, key)
-    problem = SharedProblem(held, batches, objective, solver, together)
-    return with_own_history(best_of(run_lanes(frees, problem, rules, progress=progress), problem, rules))
+    frees, held = prepared(model, trainable, pieces[0].data.dtype, restarts, key)
+    problem = SharedProblem(held, pieces, objective, solver, together, pieces[0].data.dtype)
+    with ThreadPoolExecutor(threads) as pool, one_blas_thread():
+        advance = functools.partial(_advance_by_pieces, pool=pool)
+        lanes = run_lanes(frees, problem, rules, progress=progress, together=False, advance=advance)
+    return with_own_history(best_of(lanes, dataclasses.replace(problem, pieces=()), rules))
 
 
 def _pooled(datasets: list[HostData]) -> Data:
