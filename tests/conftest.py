@@ -1,5 +1,6 @@
 """Float64 throughout, and every shape that kernax promises checked at every call."""
 
+import gc
 import os
 
 # Two test processes on two cores: BLAS threads that wait for each other would spend most of the time waiting.
@@ -7,10 +8,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # scikit-learn checks input of other array libraries only if this is set, before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 # Most of the time is spent on compiling small programs that run once. It is faster without the optimisations of LLVM, with
-# the older fusion emitters, and with one object file instead of several. Flags that are already in XLA_FLAGS come last and
-# take precedence. KERNAX_TEST_XLA_DEFAULTS=1 leaves XLA_FLAGS alone, to test the code that users run.
+# the older fusion emitters, with one object file instead of several, and with the simpler scheduler. Flags that are already
+# in XLA_FLAGS come last and take precedence. KERNAX_TEST_XLA_DEFAULTS=1 leaves XLA_FLAGS alone, to test the code that users
+# run.
 os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+    (
+        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+        "--xla_llvm_disable_expensive_passes=true --xla_cpu_enable_concurrency_optimized_scheduler=false "
+    )
     * (os.environ.get("KERNAX_TEST_XLA_DEFAULTS") != "1")
     + os.environ.get("XLA_FLAGS", "")
 ).strip()
@@ -31,6 +36,13 @@ with install_import_hook("kernax", "tests.typechecker.typechecked"):
 def pytest_collection_modifyitems(items):
     """The longest test first: begun last, it would leave all other processes idle."""
     items.sort(key=lambda item: "test_readme" not in item.nodeid)
+
+
+def pytest_collection_finish():
+    """Tracing makes so many objects that a tenth of the time would go to looking for garbage among those of the imports."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_xdist_make_scheduler(config, log):

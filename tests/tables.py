@@ -141,6 +141,12 @@ def pairs(kernel, x, z) -> jax.Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: kernel.pair(a, b))(z))(x)
 
 
+@eqx.filter_jit
+def _matrices(kernel, x, new) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The Gram matrices of rows, of rows with new ones, and of new ones, in one program."""
+    return pairs(kernel, x, x), pairs(kernel, x, new), pairs(kernel, new, new)
+
+
 def _wave(point):
     """A function that no kernel of the table has among its features."""
     return jnp.stack([jnp.sin(3.0 * point[0])])
@@ -183,8 +189,8 @@ class Oracle(NamedTuple):
 def dense_oracle(kernel, noise, x, y, new, trend=None) -> Oracle:
     """Plain NumPy, by the inverse of the whole (bordered) matrix."""
     x, new = (kx.rows.take(kx.rows.as_rows(rows, "x")) for rows in (x, new))
-    n, matrix = len(y), np.asarray(pairs(kernel, x, x)) + noise * np.eye(len(y))
-    cross, prior = np.asarray(pairs(kernel, x, new)), np.asarray(pairs(kernel, new, new))
+    own, cross, prior = map(np.asarray, _matrices(kernel, x, new))
+    n, matrix = len(y), own + noise * np.eye(len(y))
     contrasts, whole, right = np.eye(n), matrix, y
     if trend is not None:
         p, q = (_functions(trend, rows) for rows in (x, new))
@@ -226,18 +232,22 @@ def second_derivatives(ours, plain, vector, rtol=1e-9, *, first_only=False) -> N
     def by_reverse(function):
         return lambda v: jnp.vdot(jax.grad(function)(v), direction)
 
+    def values_and_slopes(function):
+        return lambda v: jax.jvp(jax.value_and_grad(function), (v,), (direction,))
+
     @jax.jit
     def program(v):
         # The value that comes out of a gradient is differentiable, too.
-        of_value = along(lambda v: jax.value_and_grad(ours)(v)[0])(v)
-        first = jax.value_and_grad(ours)(v), jnp.stack([along(ours)(v), of_value])
+        (value, gradient), (of_value, forward_of_reverse) = values_and_slopes(ours)(v)
         if first_only:
-            return *first, jnp.zeros(0)
-        return *first, jnp.stack([along(along(ours))(v), along(by_reverse(ours))(v), by_reverse(by_reverse(ours))(v)])
+            return value, gradient, jnp.stack([along(ours)(v), of_value]), jnp.zeros(0)
+        slope, forward_twice = jax.jvp(along(ours), (v,), (direction,))
+        curvatures = jnp.stack([forward_twice, forward_of_reverse @ direction, by_reverse(by_reverse(ours))(v)])
+        return value, gradient, jnp.stack([slope, of_value]), curvatures
 
-    (value, gradient), forward, curvatures = program(vector)
-    expected, slope = jax.jit(jax.value_and_grad(plain))(vector)
-    curvature = jax.jit(along(by_reverse(plain)))(vector)
+    value, gradient, forward, curvatures = program(vector)
+    (expected, slope), (_, bent) = jax.jit(values_and_slopes(plain))(vector)
+    curvature = jnp.vdot(bent, direction)
     np.testing.assert_allclose(value, expected, rtol=1e-10)
     np.testing.assert_allclose(gradient, slope, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(forward, jnp.broadcast_to(jnp.vdot(slope, direction), 2), rtol=rtol, atol=rtol)

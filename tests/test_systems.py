@@ -1,5 +1,7 @@
 """The laws that every System obeys, from one table: what a solver prepares equals dense NumPy, masks, failures and all."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,13 @@ def conditioned(name, vector=None, noise=None, trend=None, **data):
     return kx.condition(model, case.data(**data), case.solver, throw=False)
 
 
+@eqx.filter_jit
+def answers(c, x):
+    """Evidence, prediction, covariance and, if it is offered, leave-one-out, in one program."""
+    loo = None if c.system.inverse_diagonal() is None else kx.loo_residuals(c)
+    return kx.log_marginal_likelihood(c), kx.predict(c, x), kx.covariance(c, x), loo
+
+
 def summary(c, x):
     """Everything that a System with all answers has, as one vector."""
     prediction = kx.predict(c, x)
@@ -34,6 +43,23 @@ def summary(c, x):
     return jnp.concatenate(values)
 
 
+@functools.cache
+def slope_program(name):
+    """The gradient of a sum of all answers behind a `where`; the answers, the result and the weights of the rows."""
+    case = SYSTEMS[name]
+    vector, rebuild = kx.parameters.ravel(case.model(noise=0.2))
+
+    @jax.jit
+    @functools.partial(jax.grad, has_aux=True)
+    def slope(v, x, y, mask):
+        c = kx.condition(rebuild(v), kx.Data(x, y, mask), case.solver, throw=False)
+        values = summary(c, case.new)
+        total = jnp.sum(jnp.sin(1.0 + jnp.arange(values.size)) * values)
+        return jnp.where(c.ok, total, 0.0), (values, c.result, c.alpha)
+
+    return functools.partial(slope, vector)
+
+
 @pytest.mark.parametrize("noise", [0.05, 30.0])
 @pytest.mark.parametrize("name", ALL)
 def test_answers_equal_the_dense_oracle(name, noise):
@@ -41,14 +67,16 @@ def test_answers_equal_the_dense_oracle(name, noise):
     c = conditioned(name, noise=noise)
     oracle = dense_oracle(case.kernel, noise, case.x, case.y, case.new)
     assert c.result == kx.Result.successful
-    np.testing.assert_allclose(kx.log_marginal_likelihood(c), oracle.evidence, rtol=case.tolerance)
-    prediction = kx.predict(c, case.new)
+    likelihood, prediction, covariance, loo = answers(c, case.new)
+    assert prediction.mean.dtype == prediction.variance.dtype == np.float64
+    np.testing.assert_allclose(likelihood, oracle.evidence, rtol=case.tolerance)
     np.testing.assert_allclose(prediction.mean, oracle.mean, rtol=case.tolerance, atol=case.tolerance)
     np.testing.assert_allclose(prediction.variance, oracle.variance, rtol=case.tolerance, atol=case.tolerance)
-    np.testing.assert_allclose(kx.covariance(c, case.new), oracle.covariance, rtol=case.tolerance, atol=case.tolerance)
+    np.testing.assert_allclose(covariance, oracle.covariance, rtol=case.tolerance, atol=case.tolerance)
     if case.has_inverse:
-        np.testing.assert_allclose(kx.loo_residuals(c), oracle.loo, rtol=case.tolerance, atol=case.tolerance)
+        np.testing.assert_allclose(loo, oracle.loo, rtol=case.tolerance, atol=case.tolerance)
     else:
+        assert loo is None
         with pytest.raises(TypeError, match=r"leave-one-out needs the diagonal of the inverse, which CG does not offer"):
             kx.loo_residuals(c)
 
@@ -71,19 +99,14 @@ def test_garbage_behind_a_mask_changes_no_value_and_no_gradient(name):
     case = SYSTEMS[name]
     if case.is_grid:
         pytest.skip("a grid with masked cells is no Kronecker product: CG multiplies it")
-    vector, rebuild = kx.parameters.ravel(case.model(noise=0.2))
-
-    def value(v, data):
-        c = kx.condition(rebuild(v), data, case.solver)
-        values = summary(c, case.new)
-        return jnp.sum(jnp.sin(1.0 + jnp.arange(values.size)) * values), values
-
-    program = jax.jit(jax.grad(value, has_aux=True))
-    plain, padded = program(vector, case.data()), program(vector, garbage(case.x, case.y))
-    np.testing.assert_allclose(padded[1], plain[1], rtol=1e-9)
-    np.testing.assert_allclose(padded[0], plain[0], rtol=1e-7, atol=1e-9)
-    c = kx.condition(case.model(noise=0.2), garbage(case.x, case.y), case.solver)
-    assert not np.any(np.asarray(c.alpha)[~np.asarray(c.data.mask)])
+    padding = garbage(case.x, case.y)
+    plain, (values, result, _) = slope_program(name)(case.x, case.y, np.ones(12, bool))
+    padded, (same, _, alpha) = slope_program(name)(padding.x, padding.y, padding.mask)
+    assert result == kx.Result.successful
+    assert np.any(plain != 0)
+    np.testing.assert_allclose(same, values, rtol=1e-9)
+    np.testing.assert_allclose(padded, plain, rtol=1e-7, atol=1e-9)
+    assert not np.any(alpha[~padding.mask])
 
 
 @pytest.mark.parametrize("solver", [kx.Cholesky(), kx.Eigh()], ids=["cholesky", "eigh"])
@@ -113,13 +136,19 @@ def test_solve_is_linear_with_what_it_keeps(name):
     system = conditioned(name, noise=0.3).system
     n = case.y.shape[0]
     b = jnp.asarray(np.random.default_rng(3).normal(size=(n, 2)))
-    both, one, two = system.solve(b), system.solve(b[:, 0]), system.solve(b[:, 1])
     new = kx.rows.take(kx.rows.as_rows(case.new, "x"))
-    np.testing.assert_allclose(both.value, jnp.stack([one.value, two.value], axis=1), rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(system.mean(new, both)[:, 1], system.mean(new, two), rtol=1e-6, atol=1e-9)
-    total = jax.tree.map(lambda a, b: a + 2.0 * b if eqx.is_inexact_array(a) else a, one, two)
-    expected = system.mean(new, one) + 2.0 * system.mean(new, two)
-    np.testing.assert_allclose(system.mean(new, total), expected, rtol=1e-6, atol=1e-9)
+
+    @eqx.filter_jit
+    def solved(system):
+        both, one, two = system.solve(b), system.solve(b[:, 0]), system.solve(b[:, 1])
+        total = jax.tree.map(lambda a, b: a + 2.0 * b if eqx.is_inexact_array(a) else a, one, two)
+        values = both.value, jnp.stack([one.value, two.value], axis=1)
+        return values, [system.mean(new, solution) for solution in (both, one, two, total)]
+
+    values, (both, one, two, total) = solved(system)
+    np.testing.assert_allclose(*values, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(both[:, 1], two, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(total, one + 2.0 * two, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", [name for name, case in SYSTEMS.items() if case.can_shift])
@@ -149,8 +178,10 @@ def test_a_trend_is_left_free(name):
     case = SYSTEMS[name]
     c = conditioned(name, noise=0.3, trend=case.trend)
     oracle = dense_oracle(case.kernel, 0.3, case.x, case.y, case.new, case.trend)
-    np.testing.assert_allclose(kx.log_marginal_likelihood(c), oracle.evidence, rtol=10 * case.tolerance)
-    prediction = kx.predict(c, case.new)
+    likelihood, prediction, _, loo = answers(c, case.new)
+    np.testing.assert_allclose(likelihood, oracle.evidence, rtol=10 * case.tolerance)
+    if case.has_inverse:
+        np.testing.assert_allclose(loo, oracle.loo, rtol=10 * case.tolerance, atol=10 * case.tolerance)
     np.testing.assert_allclose(prediction.mean, oracle.mean, rtol=10 * case.tolerance, atol=10 * case.tolerance)
     np.testing.assert_allclose(prediction.variance, oracle.variance, rtol=10 * case.tolerance, atol=10 * case.tolerance)
 
@@ -164,23 +195,17 @@ def test_eager_jit_and_vmap_agree(name):
         return summary(kx.condition(case.model(noise=0.2), case.data(y=y), case.solver, throw=False), case.new)
 
     eager = np.stack([values(y) for y in ys])
-    np.testing.assert_allclose(jax.jit(values)(ys[1]), eager[1], rtol=1e-9)
-    np.testing.assert_allclose(jax.jit(jax.vmap(values))(ys), eager, rtol=1e-6, atol=1e-9)
+    alone, together = jax.jit(lambda ys: (values(ys[1]), jax.vmap(values)(ys)))(ys)
+    np.testing.assert_allclose(alone, eager[1], rtol=1e-9)
+    np.testing.assert_allclose(together, eager, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_failure_has_a_result_nan_answers_and_finite_gradients_behind_where(name):
     """Targets with NaN that only tracing lets through; the gradient of what is selected stays finite."""
     case = SYSTEMS[name]
-    vector, rebuild = kx.parameters.ravel(case.model(noise=0.2))
-
-    def value(v, y):
-        c = kx.condition(rebuild(v), case.data(y=y), case.solver, throw=False)
-        values = summary(c, case.new)
-        return jnp.where(c.ok, values.sum(), 0.0), (c.result, values)
-
-    y = jnp.asarray(case.y).at[2].set(jnp.nan)
-    gradient, (result, values) = jax.jit(jax.grad(value, has_aux=True))(vector, y)
+    y = np.where(np.arange(12) == 2, np.nan, case.y)
+    gradient, (values, result, _) = slope_program(name)(case.x, y, np.ones(12, bool))
     assert result == kx.Result.nonfinite
     assert np.isnan(values).all()
     assert np.isfinite(gradient).all()
@@ -200,22 +225,23 @@ def test_fitted_saved_and_loaded(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, case in SYSTEMS.items() if not case.is_grid])
 def test_many_datasets(name):
+    """The shorter one alone has its missing rows behind a mask, so that it runs the program of the test before."""
     case = SYSTEMS[name]
     sets = [(case.x, case.y), (case.x[:9], case.y[:9])]
-    fits = kx.fit_many(case.model(noise=0.3), sets, solver=case.solver, max_steps=40)
-    alone = kx.fit(case.model(noise=0.3), kx.Data(*sets[1]), solver=case.solver, max_steps=40)
+    fits = kx.fit_many(case.model(noise=0.3), sets, solver=case.solver, max_steps=60)
+    short = kx.Data(case.x, case.y, np.arange(12) < 9)
+    alone = kx.fit(case.model(noise=0.3), short, solver=case.solver, max_steps=60)
     np.testing.assert_allclose(fits[1].value, alone.value, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ALL)
-def test_both_floating_types(name, dtype):
+def test_float32(name):
     case = SYSTEMS[name]
-    c = kx.condition(case.model(noise=0.5), case.data(dtype=dtype), case.solver)
+    c = kx.condition(case.model(noise=0.5), case.data(dtype=np.float32), case.solver)
     oracle = dense_oracle(case.kernel, 0.5, case.x, case.y, case.new)
-    prediction = kx.predict(c, jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), case.new))
-    assert prediction.mean.dtype == prediction.variance.dtype == dtype
-    tolerance = max(50 * TOLERANCES[dtype], case.tolerance)
+    prediction = kx.predict(c, jax.tree.map(lambda leaf: jnp.asarray(leaf, np.float32), case.new))
+    assert prediction.mean.dtype == prediction.variance.dtype == np.float32
+    tolerance = max(50 * TOLERANCES[np.float32], case.tolerance)
     np.testing.assert_allclose(prediction.mean, oracle.mean, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(prediction.variance, oracle.variance, rtol=tolerance, atol=tolerance)
 
@@ -228,4 +254,4 @@ def test_the_log_determinant_of_an_explicit_matrix_moves_with_one_entry_alone():
         return kx.solvers.factorise_matrix(matrix, jnp.asarray(0.1), jnp.ones(4, bool)).logdet()
 
     inverse = np.linalg.inv(matrix + 0.1 * np.eye(4))
-    np.testing.assert_allclose(jax.grad(logdet)(jnp.asarray(matrix)), inverse, rtol=1e-10)
+    np.testing.assert_allclose(jax.jit(jax.grad(logdet))(matrix), inverse, rtol=1e-10)

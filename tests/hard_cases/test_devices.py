@@ -92,7 +92,7 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
         from kernax.fitting import _engine, _fit_block, _plan
 
         _plan._SMALLEST = 1  # a block for each dataset
-        lanes, used, lock = np.zeros(8, int), set(), __import__("threading").Lock()
+        lanes, used, lock = np.zeros(3, int), set(), __import__("threading").Lock()
         run, advance = _engine.run_block, _fit_block._advance_lanes
 
         def counted(spec, block, site):
@@ -118,17 +118,17 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
             answers(devices=jax.devices()[2:3]),
         ]))
     """
-    with started(code, XLA_FLAGS="--xla_force_host_platform_device_count=8") as process:
+    with started(code, XLA_FLAGS="--xla_force_host_platform_device_count=3") as process:
         apart, together, on_one = answer(process)
     for fits in (apart, together, on_one):
         assert_same(fits, alone, rtol=1e-8)
         np.testing.assert_allclose(fits["value"], alone["value"], rtol=1e-10)
         assert sum(fits["lanes"]) == 40
     for fits in (apart, together):
-        assert fits["used"] == list(range(8))
+        assert fits["used"] == [0, 1, 2]
         assert min(fits["lanes"]) >= 1
     assert on_one["used"] == [2]
-    assert on_one["lanes"] == [0, 0, 40] + [0] * 5
+    assert on_one["lanes"] == [0, 0, 40]
 
 
 def free_port():
@@ -222,11 +222,11 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
 
 def likelihoods(mesh):
     """Value and gradient by the solvers that spread rows over devices; the rows do not divide by the devices."""
-    x, y = made(101, 0)
+    x, y = made(45, 0)
     data = kx.Data(x, y)
     vector, rebuild = kx.parameters.ravel(kx.Model(kx.Matern32(1.0), noise=0.1))
     answers = []
-    for solver in (kx.Vecchia(5, mesh=mesh), kx.CG(tolerance=1e-10, stored=False, mesh=mesh)):
+    for solver in (kx.Vecchia(5, mesh=mesh), kx.CG(kx.LowRank(inducing=x[:5]), tolerance=1e-10, stored=False, mesh=mesh)):
 
         def value(v, data, solver=solver):
             return kx.log_marginal_likelihood(kx.condition(rebuild(v), data, solver))

@@ -84,6 +84,7 @@ def test_h45_twins_far_from_all_other_rows(kind):
         assert our_likelihood_slope(kx.Model(kind(lengthscale), 0.1), data) == 0.0
 
 
+@jax.jit
 def slopes(kernel, x, z, weights):
     """Derivatives of a weighted sum of the Gram and the cross-Gram matrix: in the lengthscale, x and z."""
 
