@@ -112,14 +112,32 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
             used.clear()
             return told(kx.fit_many(model(), sets(), **options)) | {"lanes": lanes.tolist(), "used": sorted(used)}
 
+        def shared():
+            from kernax.fitting import _shared
+
+            used.clear()
+            run = _shared._sum_of_piece
+
+            def watched(*args):
+                answer = run(*args)
+                used.update(device.id for device in answer[0][0].devices())
+                return answer
+
+            _shared._sum_of_piece = watched
+            fit = kx.fit_many(model(), sets()[:7], shared=True, max_steps=6)
+            return {"value": float(fit.value), "used": sorted(used)}
+
         print(json.dumps([
             answers(),
             answers(together=True, memory_budget=4 * 10 * 8 * 16**2),
             answers(devices=jax.devices()[2:3]),
+            shared(),
         ]))
     """
     with started(code, XLA_FLAGS="--xla_force_host_platform_device_count=3") as process:
-        apart, together, on_one = answer(process)
+        apart, together, on_one, shared = answer(process)
+    assert shared["used"] == [0, 1, 2]
+    np.testing.assert_allclose(shared["value"], kx.fit_many(model(), sets()[:7], shared=True, max_steps=6).value, rtol=1e-8)
     for fits in (apart, together, on_one):
         assert_same(fits, alone, rtol=1e-8)
         np.testing.assert_allclose(fits["value"], alone["value"], rtol=1e-10)
