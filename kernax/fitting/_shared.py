@@ -38,6 +38,10 @@ class SharedProblem(AbstractProblem):
     def dtype(self):
         return self.batches[0].dtype
 
+    @property
+    def largest_matrix(self):
+        return self.solver.largest_matrix(max(data.mask.shape[-1] for data in self.batches))
+
     def sizes(self, free):
         return jnp.max(jnp.stack([sizes(free, data) for data in self.batches]), axis=0)
 
