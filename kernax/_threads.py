@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ def one_blas_thread() -> Iterator[None]:
     blas = _blas()
     with _lock:
         _limits.append(_limits[0] if _limits else blas.limit(limits=1))
+        _let_others_set_it()
     try:
         yield
     finally:
@@ -43,6 +44,7 @@ def one_blas_thread() -> Iterator[None]:
             limit = _limits.pop()
             if not _limits:
                 limit.restore_original_limits()
+                _let_others_set_it()
 
 
 def with_threads_for(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -56,6 +58,11 @@ def with_threads_for(size: int, function: Callable[..., T], *args: Any, **kwargs
 def longest_axis(tree: Any) -> int:
     """The length of the longest axis of all arrays: matrices that are made of them are hardly larger."""
     return max((max(getattr(leaf, "shape", ()), default=0) for leaf in jax.tree.leaves(tree)), default=0)
+
+
+def _let_others_set_it() -> None:
+    """Since version 3.8 threadpoolctl ignores other threads than the first that set the number, until this is called."""
+    getattr(OpenBLASController, "clear_controlling_thread", lambda: None)()
 
 
 @functools.cache
