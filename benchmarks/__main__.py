@@ -28,6 +28,7 @@ MODULES = {
     "import": "import_time",
     "first_call": "first_call",
     "cache": "cache",
+    "busy": "busy",
     "accuracy": "accuracy",
     "kronecker": "kronecker",
     "low_rank": "low_rank",

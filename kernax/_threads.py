@@ -1,28 +1,72 @@
-"""How many threads BLAS uses."""
+"""How many threads BLAS uses: the one place that decides it.
+
+BLAS (SciPy's OpenBLAS, which XLA calls for factorisations and triangular solves) cuts its work into as many threads as there
+are cores. They wait for each other many times in every call, by spinning. If other processes use the cores, each wait may
+last as long as the system lets those run, and a call takes a hundred times as long. Small matrices gain little or nothing
+from a second thread, so they get one.
+"""
 
 import contextlib
+import functools
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
-from threadpoolctl import threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 T = TypeVar("T")
+
+SMALL = 768
+"""Rows of the largest matrix up to which BLAS is held to one thread. Measured with two cores, none busy: potrf and potri
+together take as long with two threads as with one at 500 and 700 rows, and 0.6 of the time at 1000."""
+
+_lock = threading.Lock()
+_limits: list[Any] = []
+"""The limit that is set, once for each block of code that holds it at the moment."""
 
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread. Several threads wait for each other over small matrices, on a busy machine very long."""
+    """Hold BLAS to one thread.
+
+    The number belongs to the whole process. If blocks overlap, in whichever threads, it is restored when the last one ends.
+    """
+    blas = _blas()
+    with _lock:
+        _limits.append(_limits[0] if _limits else blas.limit(limits=1))
+        _let_others_set_it()
+    try:
+        yield
+    finally:
+        with _lock:
+            limit = _limits.pop()
+            if not _limits:
+                limit.restore_original_limits()
+                _let_others_set_it()
+
+
+def with_threads_for(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """The function's answer, computed to its end with one BLAS thread if its largest matrix has at most `SMALL` rows."""
+    if size > SMALL or jax.default_backend() != "cpu":
+        return function(*args, **kwargs)
+    with one_blas_thread():
+        return jax.block_until_ready(function(*args, **kwargs))
+
+
+def longest_axis(tree: Any) -> int:
+    """The length of the longest axis of all arrays: matrices that are made of them are hardly larger."""
+    return max((max(getattr(leaf, "shape", ()), default=0) for leaf in jax.tree.leaves(tree)), default=0)
+
+
+def _let_others_set_it() -> None:
+    """Since version 3.8 threadpoolctl ignores other threads than the first that set the number, until this is called."""
+    getattr(OpenBLASController, "clear_controlling_thread", lambda: None)()
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
     # Only libraries that are loaded can be held, and jaxlib loads SciPy's with the first factorisation that it compiles.
     importlib.import_module("scipy.linalg.cython_lapack")
-    with threadpool_limits(1, user_api="blas"):
-        yield
-
-
-def with_one_blas_thread_if(wanted: bool, function: Callable[..., T], *arguments: Any) -> T:
-    """The function's answer, computed to its end with one thread if that is wanted."""
-    if not wanted:
-        return function(*arguments)
-    with one_blas_thread():
-        return jax.block_until_ready(function(*arguments))
+    return ThreadpoolController().select(user_api="blas")

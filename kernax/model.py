@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
 from kernax._programs import compiled, is_traced
-from kernax._threads import with_one_blas_thread_if
+from kernax._threads import with_threads_for
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
@@ -241,7 +241,7 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     solver.check(data.x, data.mask)
     check_memory(model, data, solver, "condition")
     run = functools.partial(_condition, model) if is_traced((model, data, solver)) else model.conditioned_now
-    conditioned = with_one_blas_thread_if(solver.has_small_matrices, run, data, solver)
+    conditioned = with_threads_for(solver.largest_matrix(data.n), run, data, solver)
     if throw:
         throw_unless((), conditioned.result, f"conditioning{_how_it_went(conditioned)}")
     return conditioned

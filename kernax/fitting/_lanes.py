@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from kernax._programs import compiled
-from kernax._threads import one_blas_thread, with_one_blas_thread_if
+from kernax._threads import one_blas_thread, with_threads_for
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
 from kernax.fitting._progress import progress_bar
@@ -102,7 +102,7 @@ def run_lanes(
             starts = [_start(free, problem.dtype, rules, key) for free in frees]
             return [driven(advance, state, number) for number, state in enumerate(starts)]
         if len(frees) == 1:
-            return [with_one_blas_thread_if(problem.has_small_matrices, lane, frees[0], 0)]
+            return [with_threads_for(problem.largest_matrix, lane, frees[0], 0)]
         with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
             futures = [pool.submit(lane, free, number) for number, free in enumerate(frees)]
             try:

@@ -31,9 +31,9 @@ class AbstractProblem(eqx.Module):
     held: eqx.AbstractVar[AbstractModel]
 
     @property
-    def has_small_matrices(self) -> bool:
-        """Whether an evaluation factorises many small matrices, for which one BLAS thread is enough."""
-        return False
+    @abc.abstractmethod
+    def largest_matrix(self) -> int:
+        """Rows of the largest matrix that an evaluation factorises."""
 
     @property
     @abc.abstractmethod
@@ -64,8 +64,8 @@ class Problem(AbstractProblem):
         return self.data.dtype
 
     @property
-    def has_small_matrices(self):
-        return self.solver.has_small_matrices
+    def largest_matrix(self):
+        return self.solver.largest_matrix(self.data.n)
 
     def sizes(self, free):
         return sizes(free, self.data)

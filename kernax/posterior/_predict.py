@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, Int
 
 from kernax._arrays import as_floats, check_finite
 from kernax._programs import compiled
-from kernax._threads import with_one_blas_thread_if
+from kernax._threads import with_threads_for
 from kernax.means import mean_values
 from kernax.model import Conditioned, check_conditioned
 from kernax.noises import check_noise, is_per_row, noise_at
 from kernax.posterior._new_rows import in_pieces, new_rows, unread_rows
-from kernax.rows import Rows, take
+from kernax.rows import Rows, num_rows, take
 from kernax.solvers import worse, worst
 
 
@@ -46,7 +46,7 @@ def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
     check_conditioned(c)
 
     def answer(rows: Rows) -> Array:
-        return with_one_blas_thread_if(c.solver.has_small_matrices, _mean, c, rows)
+        return with_threads_for(_largest_matrix(c, rows), _mean, c, rows)
 
     return jnp.concatenate(in_pieces(answer, unread_rows(c.data, x)))
 
@@ -87,7 +87,7 @@ def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
     check_conditioned(c)
 
     def answer(rows: Rows) -> Prediction:
-        return with_one_blas_thread_if(c.solver.has_small_matrices, _predict, c, rows, noisy)
+        return with_threads_for(_largest_matrix(c, rows), _predict, c, rows, noisy)
 
     parts = in_pieces(answer, _observed_rows(c, x, noisy))
     if len(parts) == 1:
@@ -146,6 +146,11 @@ def normal_negative_log_density(error: Array, variance: Array) -> Array:
     safe = jnp.where(positive, variance, 1.0)
     value = 0.5 * (error**2 / safe + jnp.log(2 * jnp.pi * safe))
     return jnp.where(positive, value, jnp.where(error == 0, -jnp.inf, jnp.inf))
+
+
+def _largest_matrix(c: Conditioned, x: Rows) -> int:
+    """Rows or columns, whichever are more: a solve for many new rows is large, too."""
+    return c.solver.largest_matrix(max(c.data.n, num_rows(x)))
 
 
 def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:

@@ -286,8 +286,9 @@ class AbstractSolver(eqx.Module):
         del n, itemsize, gradient
         return None
 
-    has_small_matrices: ClassVar[bool] = False
-    """Whether it factorises many small matrices, for which one BLAS thread is enough."""
+    def largest_matrix(self, n: int) -> int:
+        """Rows of the largest matrix that it factorises for n rows of data. Small matrices get one BLAS thread."""
+        return n
 
     @property
     def solves(self) -> bool:

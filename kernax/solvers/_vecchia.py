@@ -215,7 +215,6 @@ class Vecchia(AbstractSolver):
     """The blocks and their neighbours, if they have been chosen."""
 
     num_refreshes: ClassVar[int] = 2
-    has_small_matrices: ClassVar[bool] = True
 
     @property
     def solves(self):
@@ -226,6 +225,9 @@ class Vecchia(AbstractSolver):
             raise ValueError(f'Vecchia.ordering must be "random" or "maxmin", got {self.ordering!r}.')
         if self.mesh is not None and len(self.mesh.axis_names) != 1:
             raise ValueError(f"Vecchia.mesh must have one axis, got {self.mesh.axis_names}: blocks are spread over one.")
+
+    def largest_matrix(self, n):
+        return min(n, max(self.neighbours + self.block, self.prediction_neighbours + 1))
 
     def settled(self, gram, part=None):
         """This solver with blocks and neighbours that stay; with `part`, those of a random part of about that many rows."""
