@@ -25,7 +25,7 @@ from benchmarks._options import Options
 from benchmarks._table import RatioTable
 from benchmarks._timing import Side, compare
 from kernax.data._many import windows
-from kernax.fitting._ask_many import _asked
+from kernax.fitting._ask_block import asked
 from kernax.fitting._models import Models
 
 CASES = ((1000, 50, 1), (1000, 50, 8), (200, 200, 4))
@@ -114,9 +114,9 @@ def threads(given: Batch) -> Side:
     sets = [data for window in windows(zip(given.x, given.y, strict=True)) for data in window]
 
     def call(_: None) -> tuple[np.ndarray, np.ndarray]:
-        parts = _asked(_value_and_gradient, models, sets, (), None)
-        order = np.argsort(np.concatenate([numbers for numbers, _ in parts]))
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *(answers for _, answers in parts))
+        parts = asked(_value_and_gradient, models, sets, (), None)[0]
+        order = np.argsort(np.concatenate([part.numbers for part in parts]))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *(part.results for part in parts))
 
     return Side(call)
 

@@ -1,20 +1,27 @@
 """Many datasets through executors: the same numbers wherever they are computed, and nothing lost with a worker."""
 
+import dataclasses
 import functools
 import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import sys
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import kernax as kx
-from kernax.fitting import _blocks, _plan
+from kernax.data._many import Unread
+from kernax.data._places import Place, UnreadableError
+from kernax.fitting import _blocks, _engine, _plan
 
 loky = pytest.importorskip("loky")
 
@@ -94,6 +101,148 @@ def test_ray(local):
         same(kx.fit_many(MODEL, SETS, executor=RayExecutor()), local)
     finally:
         ray.shutdown()
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """`SETS` as the groups of a Parquet file; the row groups, of 50 rows, end within datasets."""
+    table = pa.table(
+        {
+            "name": [f"s{i}" for i, (x, _) in enumerate(SETS) for _ in x],
+            "t": np.concatenate([x[:, 0] for x, _ in SETS]),
+            "v": np.concatenate([y for _, y in SETS]),
+        }
+    )
+    path = tmp_path / "sets.parquet"
+    pyarrow.parquet.write_table(table, path, row_group_size=50)
+    return path
+
+
+def read_here(monkeypatch):
+    """Record the rows that this process reads itself. (That of the names of groups is not recorded.)"""
+    read, original = [], Place.read
+    monkeypatch.setattr(Place, "read", lambda place: read.append(place.begin) or original(place))
+    return read
+
+
+def test_workers_read_a_parquet_file(parquet, pool, local, tmp_path, monkeypatch):
+    """Blocks carry no data, and the numbers, also those in a checkpoint, are those of the data in memory."""
+    sent, dumps, read = [], pickle.dumps, read_here(monkeypatch)
+    monkeypatch.setattr(_engine.pickle, "dumps", lambda value: sent.append(value) or dumps(value))
+    groups = kx.data.groups(parquet, by="name", x="t", y="v")
+    named = dataclasses.replace(local, keys=tuple(f"s{i}" for i in range(40)), is_named=True)
+    fits = kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept")
+    same(fits, named)
+    np.testing.assert_array_equal(fits.num_rows, named.num_rows)
+    blocks = [value for value in sent if isinstance(value, _blocks.Block)]
+    assert blocks
+    assert all(isinstance(block.data, Unread) for block in blocks)
+    assert not read
+    ours, theirs = kx.predict_many(named, groups, X_NEW, executor=pool), kx.predict_many(named, groups, X_NEW)
+    np.testing.assert_array_equal([one.mean for one in ours], [one.mean for one in theirs])
+    same(kx.fitting.refit_many(fits, groups, where=["s3", "s5"], executor=pool), named)
+    assert not read
+
+    # The checkpoint knows the contents: it holds for the same data in memory, and not for a file that has changed.
+    resumed = kx.fit_many(MODEL, SETS, checkpoint=tmp_path / "kept")
+    np.testing.assert_array_equal(resumed.value, local.value)
+    sent.clear()
+    same(kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept"), named)
+    assert not sent
+    changed = pyarrow.parquet.read_table(parquet).to_pandas()
+    changed.loc[[200, 201], "v"] = changed.loc[[201, 200], "v"].to_numpy()
+    changed.to_parquet(parquet, row_group_size=50)
+    with pytest.raises(ValueError, match=r"dataset \d+ \('s\d+'\) is not the one that the checkpoint was made with"):
+        kx.fit_many(MODEL, kx.data.groups(parquet, by="name", x="t", y="v"), executor=pool, checkpoint=tmp_path / "kept")
+
+
+class Elsewhere(Executor):
+    """Pretends to be another process, which cannot read files."""
+
+    def submit(self, function, /, *arguments):
+        future = Future()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Place, "read", unreadable)
+            future.set_result(function(*arguments))
+        return future
+
+
+def unreadable(place):
+    raise UnreadableError("there is no such file here")
+
+
+def test_what_workers_cannot_read_is_sent_to_them(parquet, local):
+    fits = kx.fit_many(MODEL, kx.data.groups(parquet, by="name", x="t", y="v"), executor=Elsewhere())
+    same(fits, dataclasses.replace(local, keys=fits.keys))
+
+
+def test_what_nobody_can_read_has_a_status(parquet, pool, local, tmp_path):
+    """A damaged row group costs its own datasets; those that are done are kept, and the others are tried again."""
+    groups, whole = kx.data.groups(parquet, by="name", x="t", y="v"), parquet.read_bytes()
+    column = pyarrow.parquet.read_metadata(parquet).row_group(3).column(2)
+    broken = bytearray(whole)
+    begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+    broken[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+    parquet.write_bytes(broken)
+    ends = np.cumsum([len(y) for _, y in SETS])
+    hit = (ends > 150) & (ends - [len(y) for _, y in SETS] < 200)
+    assert 0 < hit.sum() < 10
+    fits = kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept")
+    assert (fits.result_names[hit] == "unreadable").all()
+    assert np.isnan(fits.value[hit]).all()
+    named = dataclasses.replace(local, keys=fits.keys, is_named=True)
+    same(fits[~hit], named[~hit])
+    answers = kx.predict_many(named, groups, X_NEW, executor=pool)
+    assert [kx.solvers.result_name(answer.result) == "unreadable" for answer in answers] == hit.tolist()
+    assert [bool(np.isnan(answer.mean).all()) for answer in answers] == hit.tolist()
+    many = kx.fitting.condition_many(named, groups, executor=pool)
+    assert len(many) == 40
+    assert sorted(many.missing) == np.flatnonzero(hit).tolist()
+    with pytest.raises(kx.FailedError, match=r"unreadable.*Check that the file is there"):
+        many[int(np.flatnonzero(hit)[0])]
+    np.testing.assert_array_equal(np.isnan(kx.fitting.score_many(named, groups, scores, executor=pool)), hit)
+    parquet.write_bytes(whole)
+    same(kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept"), named)
+
+
+DRIVER = """
+import multiprocessing, pickle, sys, time
+from concurrent.futures import ProcessPoolExecutor
+import jax
+jax.config.update("jax_enable_x64", True)
+import kernax as kx
+from kernax.fitting import _collect
+from kernax.fitting._checkpoint import Checkpoint
+
+def write_and_wait(checkpoint, part, write=Checkpoint.write):
+    write(checkpoint, part)
+    time.sleep(600.0)
+
+if __name__ == "__main__":
+    _collect._WRITE_EVERY, Checkpoint.write = 0.0, write_and_wait
+    model, sets = pickle.load(open(sys.argv[1], "rb"))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        kx.fit_many(model, sets, executor=pool, checkpoint=sys.argv[2])
+"""
+
+
+def test_a_driver_that_is_killed(local, tmp_path):
+    """A run with a process pool is killed after it has written its first results, and resumes in threads."""
+    script, given, kept = tmp_path / "driver.py", tmp_path / "given.pickle", tmp_path / "kept"
+    script.write_text(DRIVER)
+    given.write_bytes(pickle.dumps((MODEL, SETS)))
+    driver = subprocess.Popen([sys.executable, script, given, kept], start_new_session=True)
+    try:
+        end = time.monotonic() + 120
+        while not list(kept.glob("part-*.npz")) and driver.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+    assert driver.wait() == -signal.SIGKILL
+    done = sum(len(np.load(part)["numbers"]) for part in kept.glob("part-*.npz"))
+    assert 0 < done < 40
+    with ThreadPoolExecutor(1) as pool:
+        same(kx.fit_many(MODEL, SETS, executor=pool, checkpoint=kept), local)
 
 
 def scores(c):

@@ -16,6 +16,7 @@ import pytest
 
 from kernax.data import groups, stack
 from kernax.data._many import windows
+from kernax.data._places import UnreadableError
 
 STARS = ["b", "b", "a", "a", "a", "c"]
 FRAME = pd.DataFrame(
@@ -125,6 +126,42 @@ def test_a_group_that_returns_in_a_file_is_refused(tmp_path):
         ValueError, match=r"group 'a' begins again in row 3.*sort the table by 'star' first, or load it whole"
     ):
         list(found)
+
+
+@pytest.mark.parametrize(("x", "y"), [("t", "flux"), (["t", "u", "gap"], ["flux", "flag"])])
+@pytest.mark.parametrize("single", [False, True])
+def test_groups_that_are_still_to_be_read(tmp_path, x, y, single):
+    """Shapes and types are known from the names of groups alone, and the numbers come when they are asked for."""
+    frame = FRAME.assign(gap=pd.array([1, None, 3, 4, None, 6], "Int64"), flag=pd.array([True, None] * 3, "boolean"))
+    frame = frame.astype({"t": np.float32, "flux": np.float32}) if single else frame
+    found = groups(on_disk(frame, ".parquet", tmp_path), ["star", "band"], x, y)
+    unread = found.unread()
+    assert unread is not None
+    for number, (group, data) in enumerate(zip(found, pickle.loads(pickle.dumps(found)).unread(), strict=True)):
+        assert (data.key, data.number, data.is_named) == (group.key, number, True)
+        assert np.isnan(data.x).all()
+        for before, after, array in ((data.x, data.read().x, group.x), (data.y, data.read().y, group.y)):
+            assert (before.shape, before.dtype) == (after.shape, after.dtype) == (array.shape, array.dtype)
+            np.testing.assert_array_equal(after, array)
+
+
+def test_groups_that_cannot_wait(tmp_path):
+    text = on_disk(FRAME.astype({"t": str}), ".parquet", tmp_path)
+    for table in (FRAME, on_disk(FRAME, ".csv", tmp_path), on_disk(FRAME, ".feather", tmp_path), text):
+        assert groups(table, "star", "t", "flux").unread() is None
+    with pytest.raises(ValueError, match="begins again in row 3"):
+        list(groups(on_disk(MIXED, ".parquet", tmp_path), "star", "t", "flux").unread())
+
+
+def test_a_file_that_changes_while_its_groups_wait(tmp_path):
+    (first, *_) = groups(on_disk(FRAME, ".parquet", tmp_path), "star", "t", "flux").unread()
+    first.read()
+    on_disk(FRAME.assign(flux=0.0), ".parquet", tmp_path)
+    with pytest.raises(UnreadableError, match="not the one that the groups were looked up in"):
+        first.read()
+    (tmp_path / "stars.parquet").unlink()
+    with pytest.raises(UnreadableError, match="No such file"):
+        first.read()
 
 
 def test_groups_go_into_windows():

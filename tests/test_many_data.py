@@ -10,7 +10,9 @@ import pytest
 
 import kernax as kx
 from kernax.data import Group, stack
-from kernax.data._many import bucket_of, host_data, plan_rows, stacked, windows, work
+from kernax.data._host import host_data
+from kernax.data._many import stacked, windows
+from kernax.data._shapes import bucket_of, plan_rows, work
 
 
 def ragged(sizes, columns=2, seed=0):

@@ -2,7 +2,8 @@
 
 from kernax.data._data import Data
 from kernax.data._gaps import Gaps, needs_same_rows, refuse_gaps
-from kernax.data._many import Group, stack
+from kernax.data._host import Group
+from kernax.data._many import stack
 from kernax.data._parquet import from_parquet
 from kernax.data._tables import Groups, groups
 

@@ -7,6 +7,7 @@ import datetime
 import functools
 import os
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +20,60 @@ class Columns(NamedTuple):
     names: list
     values: Callable[[Any], np.ndarray]
     keys: Callable[[Any], list]
+
+
+class Wanted(NamedTuple):
+    """The columns that make datasets: each a name, or several of them."""
+
+    by: Any
+    x: Any
+    y: Any
+
+    @property
+    def columns(self) -> list:
+        return list(dict.fromkeys([*listed(self.by), *listed(self.x), *listed(self.y)]))
+
+    @property
+    def numbers(self) -> list:
+        return [*listed(self.x), *listed(self.y)]
+
+    def groups_in(self, columns: Columns, offset: int) -> list:
+        """The group of each row of a table, or of a piece of one that begins at row `offset`."""
+        by = [columns.keys(name) for name in listed(self.by)]
+        for name, keys in zip(listed(self.by), by, strict=True):
+            missing = [i for i, key in enumerate(keys) if key is None or key != key]
+            if missing:
+                raise ValueError(
+                    f"column {name!r} names no group in {len(missing)} of the rows {offset} to {offset + len(keys) - 1} "
+                    f"(first: row {offset + missing[0]}): drop them, or fill them in."
+                )
+        _check_lengths(listed(self.by), by)
+        return list(zip(*by, strict=True)) if is_several(self.by) else by[0]
+
+    def numbers_in(self, columns: Columns, offset: int, keys: list | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """x and y, likewise; as many as there are `keys`, if these are given."""
+        x, y = ([as_numbers(columns.values(n), n, offset) for n in listed(names)] for names in (self.x, self.y))
+        _check_lengths(self.numbers, [*x, *y], {} if keys is None else {listed(self.by)[0]: len(keys)})
+        dtype = np.float32 if all(values.dtype == np.float32 for values in (*x, *y)) else np.float64
+        inputs = np.stack(x, axis=1, dtype=dtype, casting="unsafe")
+        targets = np.stack(y, axis=1, dtype=dtype, casting="unsafe") if is_several(self.y) else y[0].astype(dtype)
+        return inputs, targets
+
+
+def _check_lengths(names: list, columns: list, known: Mapping[Any, int] = types.MappingProxyType({})) -> None:
+    sizes = {**known, **{name: len(values) for name, values in zip(names, columns, strict=True)}}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"the columns differ in length: {sizes}.")
+
+
+def is_several(names: Any) -> bool:
+    """Whether columns are named in a list."""
+    return isinstance(names, list | tuple)
+
+
+def listed(names: Any) -> list:
+    """Columns in a list, also if there is one."""
+    return list(names) if is_several(names) else [names]
 
 
 def as_numbers(values: np.ndarray, name: Any, offset: int) -> np.ndarray:

@@ -3,24 +3,36 @@
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from kernax.data._columns import Columns, as_numbers, is_a, stream, whole
-from kernax.data._many import Group
+from kernax.data._columns import Columns, Wanted, is_a, listed, stream, whole
+from kernax.data._host import Group, HostData, at_place
+from kernax.data._places import Place, Source
 
 
 class Groups:
     """The datasets of a table, as `groups` finds them: iterate to get each as a `Group(key, x, y)`."""
 
-    def __init__(self, begin: Callable[[], Iterator[Group]], size: int | None, description: str):
+    def __init__(
+        self,
+        begin: Callable[[], Iterator[Group]],
+        size: int | None,
+        description: str,
+        unread: Callable[[], Iterator[HostData] | None] | None = None,
+    ):
         self._begin = begin
         self._size = size
         self._description = description
+        self._unread = unread
 
     def __iter__(self) -> Iterator[Group]:
         return self._begin()
+
+    def unread(self) -> Iterator[HostData] | None:
+        """The datasets as places in a Parquet file, of which only the names are read; `None` if that is not possible."""
+        return None if self._unread is None else self._unread()
 
     def __len__(self) -> int:
         if self._size is None:
@@ -35,16 +47,6 @@ class Groups:
         return f"Groups({'' if self._size is None else f'{self._size} groups '}{self._description})"
 
 
-class _Wanted(NamedTuple):
-    by: Any
-    x: Any
-    y: Any
-
-    @property
-    def columns(self) -> list:
-        return list(dict.fromkeys([*_listed(self.by), *_listed(self.x), *_listed(self.y)]))
-
-
 def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) -> Groups:
     """The datasets of a long table: the rows with one value of the column `by`, or of several columns, are one dataset.
 
@@ -54,8 +56,8 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     rows, and the rows of a group must stand together there. Missing numbers become NaN, and the fit of that dataset
     reports them. The numbers are float32 if all columns of x and y are, else float64.
     """
-    wanted = _Wanted(by, x, y)
-    if not _listed(by) or not _listed(x) or not _listed(y):
+    wanted = Wanted(by, x, y)
+    if not listed(by) or not listed(x) or not listed(y):
         raise ValueError("by, x and y must each name at least one column.")
     if is_a(table, "polars", "LazyFrame"):
         check_columns(wanted.columns, table.collect_schema().names())
@@ -65,7 +67,8 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     columns = whole(table)
     if columns is not None:
         check_columns(wanted.columns, columns.names)
-        keys, xs, ys = _taken(columns, wanted, 0)
+        keys = wanted.groups_in(columns, 0)
+        xs, ys = wanted.numbers_in(columns, 0, keys)
         seen: dict = {}
         codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), np.intp, len(keys))
         order = np.argsort(codes, kind="stable")
@@ -73,9 +76,11 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
 
         return Groups(functools.partial(_in_order, list(seen), xs, ys, stops.tolist()), len(seen), described)
 
-    names, pieces, source = stream(table, wanted.columns, [*_listed(x), *_listed(y)], rows_at_a_time)
+    names, pieces, source = stream(table, wanted.columns, wanted.numbers, rows_at_a_time)
     check_columns(wanted.columns, names)
-    return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {source}")
+    is_parquet = source.lower().endswith((".parquet", ".pq"))
+    unread = functools.partial(_unread, source, wanted, rows_at_a_time) if is_parquet else None
+    return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {source}", unread)
 
 
 # Not nested functions: these can be pickled, and with them `Groups`.
@@ -89,61 +94,62 @@ def _in_order(keys: list, xs: np.ndarray, ys: np.ndarray, stops: list[int]) -> I
         start = stop
 
 
-def _read(pieces: Callable[[], Iterator[Columns]], wanted: _Wanted) -> Iterator[Group]:
+def _read(pieces: Callable[[], Iterator[Columns]], wanted: Wanted) -> Iterator[Group]:
     """The groups of a file or a stream."""
-    return _streamed(pieces(), wanted)
+
+    def numbers(piece: Columns, offset: int, keys: list) -> tuple[np.ndarray, ...]:
+        return wanted.numbers_in(piece, offset, keys)
+
+    return (Group(key, *arrays) for key, arrays in _together(pieces(), wanted, numbers))
 
 
-def _streamed(pieces: Iterable[Columns], wanted: _Wanted) -> Iterator[Group]:
-    """Groups as they pass by, each held until its last row is seen; of those before it, only the names."""
+def _unread(path: str, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
+    """The places of the groups in a Parquet file."""
+    source = Source.of(path, wanted)
+    if source is None:
+        return None
+    _, pieces, _ = stream(path, listed(wanted.by), [], rows)
+
+    def row_numbers(piece: Columns, offset: int, keys: list) -> tuple[np.ndarray, ...]:
+        return (np.arange(offset, offset + len(keys)),)
+
+    found = enumerate(_together(pieces(), wanted, row_numbers))
+    return (at_place(Place(source, int(own[0]), int(own[-1]) + 1), key, number) for number, (key, (own,)) in found)
+
+
+def _together(
+    pieces: Iterable[Columns], wanted: Wanted, arrays_of: Callable[[Columns, int, list], tuple[np.ndarray, ...]]
+) -> Iterator[tuple[Any, tuple[np.ndarray, ...]]]:
+    """Groups as they pass by, each held until its last row is seen; of those before it, only the names.
+
+    `arrays_of(piece, offset, keys)` are arrays over the rows of a piece, of which each group gets its own rows.
+    """
     seen: set = set()
     current, parts, offset = None, [], 0
     for piece in pieces:
-        keys, x, y = _taken(piece, wanted, offset)
+        keys = wanted.groups_in(piece, offset)
+        arrays = arrays_of(piece, offset, keys)
         starts = [i for i in range(len(keys)) if i == 0 or keys[i] != keys[i - 1]]
         for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True):
             key = keys[start]
             if not parts or key != current:
                 if parts:
-                    yield _joined(current, parts)
+                    yield current, _joined(parts)
                 if key in seen:
                     raise ValueError(
                         f"group {key!r} begins again in row {offset + start}, but in a file or a stream its rows must stand "
-                        f"together: sort the table by {', '.join(map(repr, _listed(wanted.by)))} first, or load it whole."
+                        f"together: sort the table by {', '.join(map(repr, listed(wanted.by)))} first, or load it whole."
                     )
                 seen.add(key)
                 current, parts = key, []
-            parts.append((x[start:stop], y[start:stop]))
+            parts.append(tuple(array[start:stop] for array in arrays))
         offset += len(keys)
     if parts:
-        yield _joined(current, parts)
+        yield current, _joined(parts)
 
 
-def _joined(key: Any, parts: list) -> Group:
-    x, y = parts[0] if len(parts) == 1 else (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-    return Group(key, x, y)
-
-
-def _taken(columns: Columns, wanted: _Wanted, offset: int) -> tuple[list, np.ndarray, np.ndarray]:
-    """The group of each row, x and y, of the whole table or a piece of it that begins at row `offset`."""
-    by = [columns.keys(name) for name in _listed(wanted.by)]
-    for name, keys in zip(_listed(wanted.by), by, strict=True):
-        missing = [i for i, key in enumerate(keys) if key is None or key != key]
-        if missing:
-            raise ValueError(
-                f"column {name!r} names no group in {len(missing)} of the rows {offset} to {offset + len(keys) - 1} "
-                f"(first: row {offset + missing[0]}): drop them, or fill them in."
-            )
-    x, y = ([as_numbers(columns.values(n), n, offset) for n in _listed(names)] for names in (wanted.x, wanted.y))
-    names = [*_listed(wanted.by), *_listed(wanted.x), *_listed(wanted.y)]
-    sizes = {name: len(values) for name, values in zip(names, (*by, *x, *y), strict=True)}
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"the columns differ in length: {sizes}.")
-    dtype = np.float32 if all(values.dtype == np.float32 for values in (*x, *y)) else np.float64
-    keys = list(zip(*by, strict=True)) if _is_several(wanted.by) else by[0]
-    x = np.stack(x, axis=1, dtype=dtype, casting="unsafe")
-    y = np.stack(y, axis=1, dtype=dtype, casting="unsafe") if _is_several(wanted.y) else y[0].astype(dtype)
-    return keys, x, y
+def _joined(parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    return parts[0] if len(parts) == 1 else tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
 
 
 def check_columns(wanted: list, names: list) -> None:
@@ -157,11 +163,3 @@ def check_columns(wanted: list, names: list) -> None:
             )
         if names.count(name) > 1:
             raise ValueError(f"the table has {names.count(name)} columns called {name!r}: rename them.")
-
-
-def _is_several(names: Any) -> bool:
-    return isinstance(names, list | tuple)
-
-
-def _listed(names: Any) -> list:
-    return list(names) if _is_several(names) else [names]

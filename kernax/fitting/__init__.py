@@ -1,11 +1,13 @@
 """Fitting: one loop, any objective, any optax optimiser; one dataset or thousands."""
 
-from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_many, score_many
+from kernax.fitting._ask_many import condition_many, predict_many, score_many
+from kernax.fitting._conditioned_many import ConditionedMany
 from kernax.fitting._fit import fit
 from kernax.fitting._fits import Fit, Fits, concatenate
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._log_posterior import LogPosterior, log_posterior
-from kernax.fitting._many import fit_many, refit_many
+from kernax.fitting._many import fit_many
+from kernax.fitting._refit import refit_many
 from kernax.fitting._starts import initialise
 from kernax.fitting._stochastic import Stochastic
 

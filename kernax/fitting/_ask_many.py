@@ -1,81 +1,27 @@
 """Questions to many fitted models at once: conditioned on their datasets, and at new points."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from kernax._programs import compiled
 from kernax.data import Data
-from kernax.data._many import HostData, host_rows, windows
+from kernax.data._host import HostData, host_rows
+from kernax.data._many import stacked_rows
 from kernax.data._shapes import by_shape, plan_rows
-from kernax.fitting._blocks import Block, Site, Spec, Work, compiled_once
-from kernax.fitting._engine import run_blocks
+from kernax.fitting._ask_block import asked
+from kernax.fitting._conditioned_many import ConditionedMany
+from kernax.fitting._engine import windows_for
 from kernax.fitting._fits import as_result
 from kernax.fitting._models import Models, check_groups, check_names
-from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows
 from kernax.solvers import AbstractSolver, Cholesky, is_usable
-
-_MATRICES, _BUDGET = 6, 2**30
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class AskWork(Work):
-    """A function of each dataset and its model."""
-
-    common: AbstractModel
-    function: Callable[..., PyTree]
-    """`function(model, data, *given, *settings)`."""
-    settings: tuple[Any, ...]
-
-    def __call__(self, block: Block, site: Site):
-        given = (block.own, block.data, block.given)
-        call = partial(_map_lanes, self.function, *given, self.common, self.settings, site.at_once)
-        return compiled_once(site, _shape(block), call)
-
-
-def _shape(block: Block) -> Any:
-    return tuple(leaf.shape for leaf in jax.tree.leaves((block.data, block.given)))
-
-
-class ConditionedMany:
-    """Models conditioned on their datasets: `many[i]` is a `Conditioned`, for every function that takes one.
-
-    It has the rows that its dataset was padded to: `c.data.mask` marks those that are its own, and of what comes row by row
-    (`kx.loo_residuals(c)`) the others are 0. Datasets of a shape are kept in one batch, `many.batches`: the datasets'
-    numbers, and a `Conditioned` with a leading axis for `jax.vmap`.
-    """
-
-    def __init__(self, batches: list[tuple[np.ndarray, Any]]):
-        self.batches = batches
-        self._places = {int(n): (batch, i) for batch, (numbers, _) in enumerate(batches) for i, n in enumerate(numbers)}
-
-    def __len__(self):
-        return len(self._places)
-
-    def __getitem__(self, which: int) -> Any:
-        number = int(which) + (len(self) if which < 0 else 0)
-        if number not in self._places:
-            raise IndexError(f"there are {len(self)} datasets, and none has the number {which}.")
-        batch, place = self._places[number]
-        arrays, rest = eqx.partition(self.batches[batch][1], eqx.is_array)
-        return eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[place], arrays)), rest)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self)))
-
-    def __repr__(self):
-        return f"ConditionedMany({len(self)} datasets in {len(self.batches)} shapes)"
 
 
 def condition_many(
@@ -96,9 +42,10 @@ def condition_many(
 
     A `ConditionedMany`.
     """
-    own_models, every = _matched(models, datasets)
+    own_models, every = _matched(models, datasets, executor)
     by_rows: dict[int, list[tuple[np.ndarray, Any]]] = {}
-    for numbers, part in _asked(_condition_lane, own_models, every, (solver or Cholesky(),), executor):
+    parts, missing = asked(_condition_lane, own_models, every, (solver or Cholesky(),), executor)
+    for numbers, part, _ in parts:
         by_rows.setdefault(part.data.mask.shape[1], []).append((numbers, part))
     batches = []
     for parts in by_rows.values():
@@ -106,7 +53,7 @@ def condition_many(
         order = np.argsort(numbers)
         whole = jax.tree.map(lambda *leaves, order=order: np.concatenate(leaves)[order], *(part for _, part in parts))
         batches.append((numbers[order], whole))
-    return ConditionedMany(batches)
+    return ConditionedMany(batches, missing)
 
 
 def predict_many(
@@ -132,9 +79,9 @@ def predict_many(
 
     **Returns:**
 
-    A list of `Prediction`. Without a usable model, or without data, the answers are NaN.
+    A list of `Prediction`. Without a usable model or without data the answers are NaN, and `result` says why.
     """
-    own_models, every = _matched(models, datasets)
+    own_models, every = _matched(models, datasets, executor)
     points = _points(x, every)
     if noisy:
         check_groups(own_models, [f"x of {data.name}" for data in every], points)
@@ -144,10 +91,13 @@ def predict_many(
 
         def given(some: list[HostData], new_rows: int = new_rows) -> tuple[Any, ...]:
             own = [points[data.number] for data in some]
-            return _stacked_rows(own, new_rows), np.array([new_rows - num_rows(rows) for rows in own])
+            return stacked_rows(own, new_rows), np.array([new_rows - num_rows(rows) for rows in own])
 
         settings = (solver or Cholesky(), noisy)
-        for numbers, how in _asked(_predict_lane, own_models, members, settings, executor, given, new_rows):
+        parts, missing = asked(_predict_lane, own_models, members, settings, executor, given, new_rows)
+        for number, why in missing.items():
+            answers[number] = _no_prediction(counts[number], every[number].y, why)
+        for numbers, how, _ in parts:
             for i, number in enumerate(numbers):
                 result, count = as_result(np.asarray(how.result._value[i])), counts[number]
                 answers[number] = Prediction(how.mean[i, :count], how.variance[i, :count], how.num_clamped[i], result)
@@ -177,36 +127,11 @@ def score_many(
 
     A NumPy array in the order of the datasets; NaN without a usable model or without data.
     """
-    own_models, every = _matched(models, datasets)
+    own_models, every = _matched(models, datasets, executor)
     scores = np.full(len(every), np.nan, own_models.dtype)
-    for numbers, values in _asked(_score_lane, own_models, every, (quantity, solver or Cholesky()), executor):
+    for numbers, values, _ in asked(_score_lane, own_models, every, (quantity, solver or Cholesky()), executor)[0]:
         scores[numbers] = values
     return scores
-
-
-def _asked(
-    function: Callable[..., PyTree],
-    models: Models,
-    datasets: list[HostData],
-    settings: tuple[Any, ...],
-    executor: Executor | None,
-    given: Any = None,
-    rows: int = 0,
-) -> list[tuple[np.ndarray, PyTree]]:
-    """`function(model, data, *given, *settings)` of every dataset: numbers of datasets, and arrays with a leading axis."""
-    devices = jax.local_devices()[:1]
-    room = room_for(executor, devices, None, _BUDGET)
-    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, given=given)
-    workers = room.workers_for(max(bytes_of(blocks, _MATRICES), _MATRICES * 8 * rows**2))
-    parts: list[tuple[np.ndarray, PyTree]] = []
-    spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
-    lost = run_blocks(spec, blocks, parts.append, executor=executor, devices=devices, workers=workers)
-    if lost:
-        numbers = sorted(int(number) for block in lost for number in block.numbers)
-        raise RuntimeError(
-            f"worker processes died twice over {len(numbers)} datasets, the first of them number {numbers[0]}."
-        )
-    return parts
 
 
 def _condition_lane(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyConditioned:
@@ -228,12 +153,20 @@ def _predict_lane(
     return answer._replace(num_clamped=answer.num_clamped - padding * first)
 
 
-def _matched(models: Any, datasets: Any) -> tuple[Models, list[HostData]]:
+def _no_prediction(rows: int, y: np.ndarray, why: Any) -> Prediction:
+    """For a dataset without an answer."""
+    mean: Any = np.full((rows, *y.shape[1:]), np.nan, y.dtype)
+    variance: Any = np.full(rows, np.nan, y.dtype)
+    count: Any = np.zeros((), np.int32)
+    return Prediction(mean, variance, count, why)
+
+
+def _matched(models: Any, datasets: Any, executor: Executor | None) -> tuple[Models, list[HostData]]:
     """The models, in the data's floating type, and the datasets that belong to them."""
-    every = [data for window in windows(datasets) for data in window]
+    known = Models.of(models)
+    every = [data for window in windows_for(executor, known, datasets) for data in window]
     if not every:
         raise ValueError("there is no dataset.")
-    known = Models.of(models)
     known.check_number(len(every))
     check_names(models, every)
     check_groups(known, [data.name for data in every], [data.x for data in every])
@@ -262,28 +195,3 @@ def _points(x: Any, datasets: list[HostData]) -> list[Any]:
         check_same_columns(own, data.x, name, "its data")
         rows.append(as_row_dtype(own, dtype, like=data.x))
     return rows
-
-
-def _stacked_rows(points: list[Any], rows: int) -> Any:
-    """Rows padded with copies of the first (with 0 where there is none), and stacked."""
-
-    def filled(*leaves: np.ndarray) -> np.ndarray:
-        out = np.zeros((len(leaves), rows, *leaves[0].shape[1:]), leaves[0].dtype)
-        for row, leaf in zip(out, leaves, strict=True):
-            row[: len(leaf)] = leaf
-            if len(leaf):
-                row[len(leaf) :] = leaf[0]
-        return out
-
-    return jax.tree.map(filled, *points)
-
-
-@partial(compiled, for_lanes=True)
-def _map_lanes(
-    function: Any, own: Any, data: Data, given: tuple, common: AbstractModel, settings: tuple, at_once: bool
-) -> PyTree:
-    def lane(lane: tuple[Any, Data, tuple[Any, ...]]) -> PyTree:
-        own, data, given = lane
-        return function(eqx.combine(own, common), data, *given, *settings)
-
-    return jax.vmap(lane)((own, data, given)) if at_once else jax.lax.map(lane, (own, data, given))

@@ -17,7 +17,10 @@ from jaxtyping import PyTree
 
 from kernax._threads import one_blas_thread
 from kernax._version import __version__
-from kernax.data import Data
+from kernax.data._host import at_place
+from kernax.data._many import Unread, stacked
+from kernax.data._places import UnreadableError
+from kernax.fitting._checkpoint import digest
 
 T = TypeVar("T")
 
@@ -30,14 +33,16 @@ class Block(NamedTuple):
 
     numbers: np.ndarray
     """The datasets' numbers, without those that only fill up the block."""
-    data: Data
-    """NumPy arrays with a leading dataset axis, as have the following."""
+    data: Any
+    """A `Data` of NumPy arrays with a leading dataset axis, as have the following; `Unread` if a worker is to read them."""
     own: Any
     """What each dataset's model has of its own; the arrays of a tree that are not there are `None`."""
     given: tuple[Any, ...]
     """What else belongs to each dataset, such as its new rows."""
     width: int
     """How many fits run at once under `vmap`."""
+    digests: np.ndarray | None = None
+    """Of the datasets, if they were read from a file."""
 
 
 class Part(NamedTuple):
@@ -45,6 +50,16 @@ class Part(NamedTuple):
 
     numbers: np.ndarray
     results: PyTree
+    digests: np.ndarray | None = None
+    """Of the datasets that the results are of, if they were read from a file for this."""
+
+
+class Missing(NamedTuple):
+    """Datasets without results."""
+
+    numbers: np.ndarray
+    why: Any
+    """`Result.lost` or `Result.unreadable`."""
 
 
 class Site(NamedTuple):
@@ -94,11 +109,33 @@ class Spec(NamedTuple):
 
 
 def run_block(spec: Spec, block: Block, site: Site | None = None) -> Part:
-    """The part of one block."""
+    """The part of one block. Raises `UnreadableError` if a dataset is to be read and cannot be."""
     site = Site(together=spec.together) if site is None else site
+    block, unreadable = read(block)
+    if unreadable:
+        raise unreadable[0][1]
     with jax.default_device(site.device):
         results = spec.work(block, site)
-    return Part(block.numbers, jax.tree.map(lambda leaf: np.asarray(leaf)[: len(block.numbers)], results))
+    return Part(block.numbers, jax.tree.map(lambda leaf: np.asarray(leaf)[: len(block.numbers)], results), block.digests)
+
+
+def read(block: Block) -> tuple[Block, list[tuple[int, UnreadableError]]]:
+    """The block with those of its datasets that can be read, and the numbers of the others, with what went wrong."""
+    if not isinstance(block.data, Unread):
+        return block, []
+    places, found, unreadable = block.data.places, {}, []
+    for lane, number in enumerate(block.numbers.tolist()):
+        try:
+            found[lane] = at_place(places[lane], number, number).read()
+        except UnreadableError as error:
+            unreadable.append((number, error))
+    if not found:
+        return block._replace(numbers=block.numbers[:0]), unreadable
+    lanes = list(found)
+    filled = lanes + lanes[-1:] * (len(places) - len(lanes))
+    own, given = jax.tree.map(lambda leaf: leaf[filled], (block.own, block.given))
+    data, digests = stacked([found[lane] for lane in filled], block.data.rows), np.stack([digest(found[i]) for i in lanes])
+    return Block(block.numbers[lanes], data, own, given, block.width, digests), unreadable
 
 
 class Failure(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from kernax._version import __version__
-from kernax.data._many import HostData
+from kernax.data._host import HostData
 
 _FORMAT = 2
 _SHOWN = 3

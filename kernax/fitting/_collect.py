@@ -8,8 +8,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from kernax.data._many import HostData
-from kernax.fitting._blocks import Block, Part
+from kernax.data._host import HostData
+from kernax.fitting._blocks import Missing, Part
 from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
 from kernax.fitting._fit_block import Ended
 from kernax.fitting._fits import Fits, Settings, as_result
@@ -60,7 +60,10 @@ class Collector:
             return mine
         left = []
         for data in mine:
-            self._digests[data.number] = own = digest(data)
+            if data.number not in self._known and data.place is not None:
+                left.append(data)  # whoever reads it sends the digest
+                continue
+            self._digests[data.number] = own = digest(data.read())
             if data.number not in self._known:
                 left.append(data)
             elif not np.array_equal(self._known[data.number], own):
@@ -72,25 +75,27 @@ class Collector:
 
     def take(self, part: Part) -> None:
         """The results of a block."""
-        digests = [self._digests.get(int(number), np.zeros(DIGEST_BYTES, np.uint8)) for number in part.numbers]
-        kept = KeptPart(part.numbers, np.stack(digests), part.results)
+        digests = part.digests
+        if digests is None:
+            digests = np.stack([self._digests.get(int(n), np.zeros(DIGEST_BYTES, np.uint8)) for n in part.numbers])
+        kept = KeptPart(part.numbers, digests, part.results)
         self._parts.append(kept)
         result = part.results[0].result
         self._show(len(part.numbers), int(np.sum(result != _number(Result.successful))))
         if self._checkpoint is None:
             return
-        # What was interrupted or lost is not done: another run is to go on with it.
-        done = ~np.isin(result, [_number(Result.interrupted), _number(Result.lost)])
+        # Another run is to go on with what has no answer yet.
+        done = ~np.isin(result, [_number(why) for why in (Result.interrupted, Result.lost, Result.unreadable)])
         if done.any():
             self._unwritten.append(jax.tree.map(lambda leaf: leaf[done], kept))
         if time.monotonic() - self._written > _WRITE_EVERY:
             self.flush()
 
-    def lose(self, blocks: list[Block]) -> None:
-        """Blocks without results."""
-        for block in blocks:
-            nothing = self._standing_in(block.numbers, Result.lost)
-            self.take(Part(block.numbers, nothing.results))
+    def miss(self, missing: list[Missing]) -> None:
+        """Datasets without results."""
+        for numbers, why in missing:
+            if len(numbers):
+                self.take(Part(numbers, self._standing_in(numbers, why).results))
 
     def flush(self) -> None:
         """Write all results so far."""

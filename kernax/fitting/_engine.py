@@ -8,7 +8,7 @@ import contextlib
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -20,9 +20,17 @@ from concurrent.futures import (
 )
 from typing import Any
 
+import numpy as np
+
 from kernax._threads import one_blas_thread
-from kernax.fitting._blocks import Block, Failure, Part, Site, Spec, run_block, run_sealed, sealed
+from kernax.data import Groups
+from kernax.data._host import HostData
+from kernax.data._many import windows
+from kernax.data._places import UnreadableError
+from kernax.fitting._blocks import Block, Failure, Missing, Part, Site, Spec, read, run_block, run_sealed, sealed
+from kernax.fitting._models import Models
 from kernax.fitting._plan import cores
+from kernax.solvers import Result
 
 _IN_FLIGHT = 2
 """Blocks for each worker of a process pool that are handed over before they are needed. If a worker dies, its pool is lost,
@@ -37,7 +45,7 @@ def run_blocks(
     executor: Executor | None,
     devices: Sequence[Any],
     workers: int,
-) -> list[Block]:
+) -> list[Missing]:
     """Work on all blocks. After Ctrl-C what is on its way is taken as far as it has got, and `KeyboardInterrupt` goes on.
 
     **Arguments:**
@@ -50,12 +58,27 @@ def run_blocks(
 
     **Returns:**
 
-    Blocks that were lost: workers died over them twice.
+    Datasets without results: workers died over them twice, or they cannot be read from their file.
     """
-    if executor is None or isinstance(executor, ThreadPoolExecutor):
-        _in_threads(spec, blocks, take, executor, devices, workers)
-        return []
-    return _elsewhere(sealed(spec), blocks, take, executor)
+    if executor is not None and is_elsewhere(executor):
+        return _elsewhere(sealed(spec), blocks, take, executor)
+    _in_threads(spec, blocks, take, executor, devices, workers)
+    return []
+
+
+def is_elsewhere(executor: Executor | None) -> bool:
+    """Whether blocks are worked on in other processes."""
+    return executor is not None and not isinstance(executor, ThreadPoolExecutor)
+
+
+def windows_for(executor: Executor | None, models: Models, datasets: Any, **options: Any) -> Iterator[list[HostData]]:
+    """`windows` of the datasets. Those of a Parquet file are left there if other processes are to work on them."""
+    # A noise that is a function of the row is checked against the rows here.
+    is_left = (
+        isinstance(datasets, Groups) and is_elsewhere(executor) and not callable(getattr(models.example, "noise", None))
+    )
+    unread = datasets.unread() if is_left else None
+    return windows(datasets if unread is None else unread, **options)
 
 
 def _in_threads(
@@ -88,11 +111,14 @@ def _in_threads(
             raise
 
 
-def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor) -> list[Block]:
-    """In other processes. A block whose worker dies is tried once more, alone, so that it is known whose worker dies."""
+def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor) -> list[Missing]:
+    """In other processes. A block whose worker dies is tried once more, alone, so that it is known whose worker dies.
+
+    A block that a worker cannot read is read here instead, and sent to it.
+    """
     workers = getattr(executor, "_max_workers", None)
     limit = len(blocks) if workers is None else _IN_FLIGHT * workers
-    left, again, lost = list(reversed(blocks)), [], []
+    left, again, missing = list(reversed(blocks)), [], []
     running: dict[Future, Block] = {}
     with contextlib.ExitStack() as stack:
 
@@ -108,31 +134,40 @@ def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None
                 future = executor.submit(run_sealed, spec, sent)
             running[future] = block
 
+        def settle(block: Block, answer: Part | Failure | None, *, is_last: bool) -> None:
+            if isinstance(answer, Part):
+                take(answer)
+            elif answer is None and is_last:
+                missing.append(Missing(block.numbers, Result.lost))
+            elif answer is None:
+                again.append(block)
+            elif isinstance(answer.error, UnreadableError):
+                here, unreadable = read(block)
+                left.extend([here] if len(here.numbers) else [])
+                missing.append(Missing(np.array([number for number, _ in unreadable], int), Result.unreadable))
+            else:
+                raise answer.error
+
         try:
-            while left or running:
+            while left or running or again:
+                is_last = not left and not running
                 while left and len(running) < limit:
                     submit(left.pop())
+                if is_last:
+                    submit(again.pop())
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    _take_or_add(running.pop(future), future, take, again)
-            for block in again:
-                submit(block)
-                (future,) = running
-                _take_or_add(running.pop(future), future, take, lost)
+                    settle(running.pop(future), _answer(future), is_last=is_last)
         except BaseException:
             for future in running:
                 future.cancel()
             raise
-    return lost
+    return missing
 
 
-def _take_or_add(block: Block, future: Future, take: Callable[[Part], None], failed: list[Block]) -> None:
-    """Take the part of a block; add the block to those that failed if its worker has died."""
+def _answer(future: Future) -> Part | Failure | None:
+    """What a worker has sent; `None` if it has died."""
     try:
-        answer = pickle.loads(future.result())
+        return pickle.loads(future.result())
     except Exception:
         # What the computation itself raises comes as a `Failure`: this is the worker, or the way to it.
-        failed.append(block)
-        return
-    if isinstance(answer, Failure):
-        raise answer.error
-    take(answer)
+        return None

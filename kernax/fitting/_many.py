@@ -1,23 +1,21 @@
 """One model for each of thousands of datasets."""
 
-import dataclasses
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 import optax
 from jaxtyping import Array, Key
 
 from kernax.data import Groups
-from kernax.data._many import HostData, windows
+from kernax.data._many import windows
 from kernax.fitting._blocks import Spec
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
-from kernax.fitting._engine import run_blocks
+from kernax.fitting._engine import run_blocks, windows_for
 from kernax.fitting._fit_block import fit_work
 from kernax.fitting._fits import Fits, Settings
 from kernax.fitting._identity import of_settings, of_start
@@ -75,8 +73,9 @@ def fit_many(
     again. Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
 
     Datasets go in blocks through `executor`, any `concurrent.futures.Executor`: a process pool, Dask's
-    `client.get_executor()`, MPI. The numbers are the same. A dataset whose worker process dies twice is `lost`. By default
-    blocks run in threads, one for each core, on all local devices: one dataset after another on CPU, together under `vmap`
+    `client.get_executor()`, MPI. The numbers are the same. A dataset whose worker process dies twice is `lost`. Groups of a
+    Parquet file are read by worker processes, as far as these can; what nobody can read is `unreadable`. By default blocks
+    run in threads, one for each core, on all local devices: one dataset after another on CPU, together under `vmap`
     on accelerators (`together` says otherwise). `memory_budget` bounds, in bytes, the matrices that are in the making on a
     device, and a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes its
     share of the same `datasets`, and all return all results, or each its own with `gather=False`.
@@ -152,7 +151,7 @@ def fit_many(
     collector, spec, shapes = None, None, ()
     with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
         try:
-            for window in windows(datasets, budget=memory_budget / 4):
+            for window in windows_for(executor, models, datasets, budget=memory_budget / 4):
                 if collector is None:
                     dtype = window[0].y.dtype
                     rules, models = rules_for(dtype), models.as_dtype(dtype)
@@ -178,8 +177,8 @@ def fit_many(
                 blocks = blocks_of(mine, models, shapes, room, matrices=_MATRICES, starts=restarts + 1)
                 try:
                     workers = room.workers_for(bytes_of(blocks, _MATRICES))
-                    lost = run_blocks(spec, blocks, collector.take, executor=executor, devices=devices, workers=workers)
-                    collector.lose(lost)
+                    missing = run_blocks(spec, blocks, collector.take, executor=executor, devices=devices, workers=workers)
+                    collector.miss(missing)
                 finally:
                     collector.flush()
         except KeyboardInterrupt:
@@ -206,50 +205,3 @@ def _keys_of(datasets: Any, total: int | None) -> Sequence[Hashable]:
     if isinstance(datasets, Groups) and total is not None:
         return [group.key for group in datasets]
     return range(total or 0)
-
-
-def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:
-    """The same fits with those `where` tried again (by default all that `failed`), the better of both being kept.
-
-    `where` is a mask, numbers or names. They start from where they had got to, or from `model` (one for all, or one for each
-    that is tried again); most useful with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are
-    those of the first call, all of them (the better is the lower value, which means nothing if the data has changed).
-    `options` are those of `fit_many`; objective, solver, optimiser and what is trainable are those of the first call unless
-    given.
-    """
-    numbers = np.atleast_1d(fits.numbers(fits.failed if where is None else where))
-    options = fits.settings._asdict() | options
-    if options["objective"] is not fits.settings.objective:
-        raise ValueError("values of different objectives cannot be compared: refit with the same, or call kx.fit_many.")
-    if not len(numbers):
-        return fits
-    # By name, or by the number in the first call, which is the name of what has none: the fits may be a selection.
-    wanted = {fits.keys[number]: number for number in numbers}
-    found: dict[int, HostData] = {}
-    for window in windows(datasets):
-        for data in window:
-            number = data.number if fits.is_named and not data.is_named else wanted.get(data.key, -1)
-            if number in wanted.values():
-                found[number] = data
-    if len(found) != len(numbers):
-        raise ValueError(
-            "not all datasets to try again are there: give the same ones (a generator gives its own only once)."
-        )
-    some = [found[number] for number in numbers]
-    before = fits[numbers]
-    after = fit_many(before if model is None else model, some, **options)
-    was, now = np.asarray(before.value), np.asarray(after.value)
-    is_better = (now <= was) | ~np.isfinite(was)
-    if fits.start_values.shape[1] != after.start_values.shape[1]:
-        # Another number of starts: what each arrived at is only known of the winners.
-        fits, after = (eqx.tree_at(lambda f: f.start_values, f, f.value[:, None]) for f in (fits, after))
-
-    def merged(old: Any, new: Any) -> Any:
-        if not eqx.is_array(old):
-            return old
-        both = np.array(old)
-        both[numbers[is_better]] = new[is_better]
-        return both
-
-    nameless = [dataclasses.replace(some, keys=(), settings=after.settings) for some in (fits, after)]
-    return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax import parameters
-from kernax.data._many import HostData
+from kernax.data._host import HostData
 from kernax.fitting._fingerprints import described
 from kernax.fitting._fits import Fit, Fits
 from kernax.model import AbstractModel

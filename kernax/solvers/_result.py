@@ -117,6 +117,10 @@ class Result(eqx.Enumeration):
         "The worker processes that had this dataset died twice, so there is no answer.",
         "A process may have run out of memory: use fewer workers at a time, or fit this dataset by itself.",
     )
+    unreadable = _Message(
+        "The dataset could not be read from its file, neither by a worker process nor by the one that sent it.",
+        "Check that the file is there, is complete, and was not changed during the run.",
+    )
 
 
 # Equinox numbers the members in the order in which they are declared.

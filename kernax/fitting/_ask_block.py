@@ -1,0 +1,72 @@
+"""A function of every dataset and its model, block by block."""
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import PyTree
+
+from kernax._programs import compiled
+from kernax.data import Data
+from kernax.data._host import HostData
+from kernax.fitting._blocks import Block, Part, Site, Spec, Work, compiled_once
+from kernax.fitting._engine import run_blocks
+from kernax.fitting._models import Models
+from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
+from kernax.model import AbstractModel
+
+_MATRICES, _BUDGET = 6, 2**30
+
+
+def asked(
+    function: Callable[..., PyTree],
+    models: Models,
+    datasets: list[HostData],
+    settings: tuple[Any, ...],
+    executor: Executor | None,
+    given: Any = None,
+    rows: int = 0,
+) -> tuple[list[Part], dict[int, Any]]:
+    """`function(model, data, *given, *settings)` of every dataset, and the results of those without an answer, by number."""
+    devices = jax.local_devices()[:1]
+    room = room_for(executor, devices, None, _BUDGET)
+    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, given=given)
+    workers = room.workers_for(max(bytes_of(blocks, _MATRICES), _MATRICES * 8 * rows**2))
+    parts: list[Part] = []
+    spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
+    missing = run_blocks(spec, blocks, parts.append, executor=executor, devices=devices, workers=workers)
+    return parts, {number: why for numbers, why in missing for number in numbers.tolist()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AskWork(Work):
+    """A function of each dataset and its model."""
+
+    common: AbstractModel
+    function: Callable[..., PyTree]
+    """`function(model, data, *given, *settings)`."""
+    settings: tuple[Any, ...]
+
+    def __call__(self, block: Block, site: Site):
+        given = (block.own, block.data, block.given)
+        call = partial(_map_lanes, self.function, *given, self.common, self.settings, site.at_once)
+        return compiled_once(site, _shape(block), call)
+
+
+def _shape(block: Block) -> Any:
+    return tuple(leaf.shape for leaf in jax.tree.leaves((block.data, block.given)))
+
+
+@partial(compiled, for_lanes=True)
+def _map_lanes(
+    function: Any, own: Any, data: Data, given: tuple, common: AbstractModel, settings: tuple, at_once: bool
+) -> PyTree:
+    def lane(lane: tuple[Any, Data, tuple[Any, ...]]) -> PyTree:
+        own, data, given = lane
+        return function(eqx.combine(own, common), data, *given, *settings)
+
+    return jax.vmap(lane)((own, data, given)) if at_once else jax.lax.map(lane, (own, data, given))

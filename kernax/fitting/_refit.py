@@ -1,0 +1,61 @@
+"""Fits that did not succeed, tried again."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from kernax.data._host import HostData
+from kernax.fitting._engine import windows_for
+from kernax.fitting._fits import Fits
+from kernax.fitting._many import fit_many
+from kernax.fitting._models import Models
+
+
+def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:
+    """The same fits with those `where` tried again (by default all that `failed`), the better of both being kept.
+
+    `where` is a mask, numbers or names. They start from where they had got to, or from `model` (one for all, or one for each
+    that is tried again); most useful with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are
+    those of the first call, all of them (the better is the lower value, which means nothing if the data has changed).
+    `options` are those of `fit_many`; objective, solver, optimiser and what is trainable are those of the first call unless
+    given.
+    """
+    numbers = np.atleast_1d(fits.numbers(fits.failed if where is None else where))
+    options = fits.settings._asdict() | options
+    if options["objective"] is not fits.settings.objective:
+        raise ValueError("values of different objectives cannot be compared: refit with the same, or call kx.fit_many.")
+    if not len(numbers):
+        return fits
+    # By name, or by the number in the first call, which is the name of what has none: the fits may be a selection.
+    wanted = {fits.keys[number]: number for number in numbers}
+    found: dict[int, HostData] = {}
+    for window in windows_for(options.get("executor"), Models.of(fits if model is None else model), datasets):
+        for data in window:
+            number = data.number if fits.is_named and not data.is_named else wanted.get(data.key, -1)
+            if number in wanted.values():
+                found[number] = data
+    if len(found) != len(numbers):
+        raise ValueError(
+            "not all datasets to try again are there: give the same ones (a generator gives its own only once)."
+        )
+    some = [found[number] for number in numbers]
+    before = fits[numbers]
+    after = fit_many(before if model is None else model, some, **options)
+    was, now = np.asarray(before.value), np.asarray(after.value)
+    is_better = (now <= was) | ~np.isfinite(was)
+    if fits.start_values.shape[1] != after.start_values.shape[1]:
+        # Another number of starts: what each arrived at is only known of the winners.
+        fits, after = (eqx.tree_at(lambda f: f.start_values, f, f.value[:, None]) for f in (fits, after))
+
+    def merged(old: Any, new: Any) -> Any:
+        if not eqx.is_array(old):
+            return old
+        both = np.array(old)
+        both[numbers[is_better]] = new[is_better]
+        return both
+
+    nameless = [dataclasses.replace(some, keys=(), settings=after.settings) for some in (fits, after)]
+    return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)
