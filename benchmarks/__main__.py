@@ -38,6 +38,7 @@ MODULES = {
     "ridge_path": "ridge_path",
     "batch_step": "batch_step",
     "fit_many": "fit_many",
+    "dask": "dask_many",
     "devices": "devices",
     "state_space": "state_space",
     "svr": "svr",

@@ -3,7 +3,8 @@
 from kernax.fitting._ask_many import condition_many, predict_many, score_many
 from kernax.fitting._conditioned_many import ConditionedMany
 from kernax.fitting._fit import fit
-from kernax.fitting._fits import Fit, Fits, concatenate
+from kernax.fitting._fits import Fits, concatenate
+from kernax.fitting._fitted import Fit
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._log_posterior import LogPosterior, log_posterior
 from kernax.fitting._many import fit_many

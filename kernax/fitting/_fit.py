@@ -17,7 +17,7 @@ from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._fingerprints import described, fingerprint
 from kernax.fitting._fit_checkpoint import FitCheckpoint
-from kernax.fitting._fits import Fit
+from kernax.fitting._fitted import Fit
 from kernax.fitting._identity import of_data, of_settings, of_start
 from kernax.fitting._lanes import run_traced, stacked
 from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome

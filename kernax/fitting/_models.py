@@ -11,7 +11,8 @@ import numpy as np
 from kernax import parameters
 from kernax.data._host import HostData
 from kernax.fitting._fingerprints import described
-from kernax.fitting._fits import Fit, Fits
+from kernax.fitting._fits import Fits
+from kernax.fitting._fitted import Fit
 from kernax.model import AbstractModel
 from kernax.noises import check_noise
 

@@ -19,7 +19,7 @@ from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._convergence import sizes
 from kernax.fitting._fit import best_of, prepared, with_own_history
-from kernax.fitting._fits import Fit
+from kernax.fitting._fitted import Fit
 from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import AbstractProblem, Evaluated, LoopState, Objective, Rules, stepped
 from kernax.fitting._models import Models

@@ -1,0 +1,53 @@
+"""What one fit gives back."""
+
+from typing import Any, Generic, TypeVar
+
+import equinox as eqx
+from jaxtyping import Array, Float, Int
+
+from kernax._arrays import is_concrete
+from kernax.data import Data
+from kernax.solvers import AbstractSolver, result_name
+
+M = TypeVar("M")
+
+
+class Fit(eqx.Module, Generic[M]):
+    """A fitted model and how it came about."""
+
+    model: M
+    value: Float[Array, ""]
+    """The objective (less the log-prior) at the model: the best finite one met."""
+    result: Any
+    num_steps: Int[Array, ""]
+    """Evaluations of the objective and its gradient, of the start that won."""
+    gradient_norm: Float[Array, ""]
+    """The largest component of the gradient in the unconstrained space, with means in units of the largest target."""
+    at_bound: Any
+    """A tree of booleans: which parameters ended at an end of their range."""
+    jitter: Float[Array, ""]
+    history: Float[Array, " steps"]
+    """The value at every step, of the start that won; NaN past the end if the fit was traced."""
+    start_values: Float[Array, " starts"]
+    """The value that each start arrived at; ∞ for one that failed."""
+    data: Data | None = None
+    """What it was fitted to; None of one of many fits, and of a fit inside `jit` or `vmap`."""
+    solver: AbstractSolver | None = None
+    """What it was fitted with, likewise."""
+    num_refreshes: int = eqx.field(static=True, default=0)
+    """How often neighbours or inducing rows were chosen anew; 0 for solvers that choose none."""
+    state: Any = eqx.field(default=None, repr=False, metadata={"saved": False})
+    """Where the optimiser stands, from where `kx.fit(fit, data)` goes on; likewise. It is not saved in files."""
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether it predicts only after being conditioned on the targets that it holds."""
+        return self.data is not None
+
+    def __repr__(self):
+        if not is_concrete(self.value) or self.value.ndim:
+            return f"Fit({self.model!r})"
+        return (
+            f"Fit({result_name(self.result)}, value={float(self.value):.6g}, num_steps={int(self.num_steps)}, "
+            f"gradient_norm={float(self.gradient_norm):.2g}, jitter={float(self.jitter):.2g}, model={self.model!r})"
+        )
