@@ -22,6 +22,7 @@ import kernax as kx
 from kernax.data._many import Unread
 from kernax.data._places import Place, UnreadableError
 from kernax.fitting import _blocks, _engine, _plan
+from kernax.fitting._models import Models
 
 loky = pytest.importorskip("loky")
 
@@ -118,6 +119,15 @@ def parquet(tmp_path):
     return path
 
 
+def damage(path, row_group):
+    """Overwrite the targets of a row group with zeros."""
+    column = pyarrow.parquet.read_metadata(path).row_group(row_group).column(2)
+    begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+    content = bytearray(path.read_bytes())
+    content[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(content)
+
+
 def read_here(monkeypatch):
     """Record the rows that this process reads itself. (That of the names of groups is not recorded.)"""
     read, original = [], Place.read
@@ -149,11 +159,30 @@ def test_workers_read_a_parquet_file(parquet, pool, local, tmp_path, monkeypatch
     sent.clear()
     same(kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept"), named)
     assert not sent
+    whole = parquet.read_bytes()
+    damage(parquet, row_group=0)
+    with pytest.raises(ValueError, match=r"dataset 0 \('s0'\) cannot be compared with the one .*: repair the file"):
+        kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept")
+    parquet.write_bytes(whole)
     changed = pyarrow.parquet.read_table(parquet).to_pandas()
     changed.loc[[200, 201], "v"] = changed.loc[[201, 200], "v"].to_numpy()
     changed.to_parquet(parquet, row_group_size=50)
     with pytest.raises(ValueError, match=r"dataset \d+ \('s\d+'\) is not the one that the checkpoint was made with"):
         kx.fit_many(MODEL, kx.data.groups(parquet, by="name", x="t", y="v"), executor=pool, checkpoint=tmp_path / "kept")
+
+
+def test_when_the_data_is_read_here(parquet):
+    """In threads, and if the noise is a function of the row: rows are checked against it before anything is sent."""
+    groups = kx.data.groups(parquet, by="name", x="t", y="v")
+
+    def is_read(executor, model):
+        return next(_engine.windows_for(executor, Models.of(model), groups))[0].place is None
+
+    with ThreadPoolExecutor(1) as threads:
+        assert is_read(threads, MODEL)
+    assert is_read(None, MODEL)
+    assert is_read(Elsewhere(), kx.Model(kx.RBF(1.0), lambda row: 0.1 + row[0] ** 2))
+    assert not is_read(Elsewhere(), MODEL)
 
 
 class Elsewhere(Executor):
@@ -179,11 +208,7 @@ def test_what_workers_cannot_read_is_sent_to_them(parquet, local):
 def test_what_nobody_can_read_has_a_status(parquet, pool, local, tmp_path):
     """A damaged row group costs its own datasets; those that are done are kept, and the others are tried again."""
     groups, whole = kx.data.groups(parquet, by="name", x="t", y="v"), parquet.read_bytes()
-    column = pyarrow.parquet.read_metadata(parquet).row_group(3).column(2)
-    broken = bytearray(whole)
-    begin = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
-    broken[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
-    parquet.write_bytes(broken)
+    damage(parquet, row_group=3)
     ends = np.cumsum([len(y) for _, y in SETS])
     hit = (ends > 150) & (ends - [len(y) for _, y in SETS] < 200)
     assert 0 < hit.sum() < 10

@@ -17,6 +17,7 @@ import pytest
 from kernax.data import groups, stack
 from kernax.data._many import windows
 from kernax.data._places import UnreadableError
+from kernax.data._tables import unread
 
 STARS = ["b", "b", "a", "a", "a", "c"]
 FRAME = pd.DataFrame(
@@ -135,9 +136,7 @@ def test_groups_that_are_still_to_be_read(tmp_path, x, y, single):
     frame = FRAME.assign(gap=pd.array([1, None, 3, 4, None, 6], "Int64"), flag=pd.array([True, None] * 3, "boolean"))
     frame = frame.astype({"t": np.float32, "flux": np.float32}) if single else frame
     found = groups(on_disk(frame, ".parquet", tmp_path), ["star", "band"], x, y)
-    unread = found.unread()
-    assert unread is not None
-    for number, (group, data) in enumerate(zip(found, pickle.loads(pickle.dumps(found)).unread(), strict=True)):
+    for number, (group, data) in enumerate(zip(found, unread(pickle.loads(pickle.dumps(found))), strict=True)):
         assert (data.key, data.number, data.is_named) == (group.key, number, True)
         assert np.isnan(data.x).all()
         for before, after, array in ((data.x, data.read().x, group.x), (data.y, data.read().y, group.y)):
@@ -148,13 +147,14 @@ def test_groups_that_are_still_to_be_read(tmp_path, x, y, single):
 def test_groups_that_cannot_wait(tmp_path):
     text = on_disk(FRAME.astype({"t": str}), ".parquet", tmp_path)
     for table in (FRAME, on_disk(FRAME, ".csv", tmp_path), on_disk(FRAME, ".feather", tmp_path), text):
-        assert groups(table, "star", "t", "flux").unread() is None
+        found = groups(table, "star", "t", "flux")
+        assert unread(found) is found
     with pytest.raises(ValueError, match="begins again in row 3"):
-        list(groups(on_disk(MIXED, ".parquet", tmp_path), "star", "t", "flux").unread())
+        list(unread(groups(on_disk(MIXED, ".parquet", tmp_path), "star", "t", "flux")))
 
 
 def test_a_file_that_changes_while_its_groups_wait(tmp_path):
-    (first, *_) = groups(on_disk(FRAME, ".parquet", tmp_path), "star", "t", "flux").unread()
+    first, *_ = unread(groups(on_disk(FRAME, ".parquet", tmp_path), "star", "t", "flux"))
     first.read()
     on_disk(FRAME.assign(flux=0.0), ".parquet", tmp_path)
     with pytest.raises(UnreadableError, match="not the one that the groups were looked up in"):

@@ -24,13 +24,13 @@ class Source(NamedTuple):
     wanted: Wanted
     """With tuples for lists, so that it can be hashed."""
     footer: str
-    """A digest of its schema, sizes and statistics, which another file has not."""
+    """A digest of its metadata (schema, sizes, statistics), by which a file that has changed is recognised."""
     dtype: str
     """The floating type of x and y."""
 
     @classmethod
     def of(cls, path: str, wanted: Wanted) -> "Source | None":
-        """`None` if x and y are not all columns of numbers: what else there is, is converted or refused row by row."""
+        """`None` if x and y are not all columns of numbers: anything else is converted, or refused, row by row."""
         import pyarrow.parquet
         from pyarrow import types
 
@@ -62,7 +62,8 @@ class Place(NamedTuple):
             first, last = np.searchsorted(stops, [self.begin, self.stop - 1], side="right")
             groups = [_row_group(source, facts.st_mtime_ns, number) for number in range(first, last + 1)]
         except Exception as error:
-            raise UnreadableError(f"{source.path}, rows {self.begin} to {self.stop - 1}: {error}") from error
+            why = " ".join(str(error).split())  # pyarrow's messages have several lines
+            raise UnreadableError(f"{source.path}, rows {self.begin} to {self.stop - 1}: {why}") from error
         before = stops[first - 1] if first else 0
         x, y = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*groups, strict=True))
         return x[self.begin - before : self.stop - before], y[self.begin - before : self.stop - before]

@@ -20,19 +20,15 @@ class Groups:
         begin: Callable[[], Iterator[Group]],
         size: int | None,
         description: str,
-        unread: Callable[[], Iterator[HostData] | None] | None = None,
+        places: Callable[[], Iterator[HostData] | None] | None = None,
     ):
         self._begin = begin
         self._size = size
         self._description = description
-        self._unread = unread
+        self._places = places
 
     def __iter__(self) -> Iterator[Group]:
         return self._begin()
-
-    def unread(self) -> Iterator[HostData] | None:
-        """The datasets as places in a Parquet file, of which only the names are read; `None` if that is not possible."""
-        return None if self._unread is None else self._unread()
 
     def __len__(self) -> int:
         if self._size is None:
@@ -79,8 +75,17 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     names, pieces, source = stream(table, wanted.columns, wanted.numbers, rows_at_a_time)
     check_columns(wanted.columns, names)
     is_parquet = source.lower().endswith((".parquet", ".pq"))
-    unread = functools.partial(_unread, source, wanted, rows_at_a_time) if is_parquet else None
-    return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {source}", unread)
+    places = functools.partial(_places, source, wanted, rows_at_a_time) if is_parquet else None
+    return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {source}", places)
+
+
+def unread(datasets: Any) -> Any:
+    """The groups of a Parquet file as datasets that are still to be read, but for their names; all others as they are.
+
+    They are as they are also if x or y are not columns of numbers: what is no number is found by reading.
+    """
+    places = datasets._places() if isinstance(datasets, Groups) and datasets._places is not None else None
+    return datasets if places is None else places
 
 
 # Not nested functions: these can be pickled, and with them `Groups`.
@@ -103,7 +108,7 @@ def _read(pieces: Callable[[], Iterator[Columns]], wanted: Wanted) -> Iterator[G
     return (Group(key, *arrays) for key, arrays in _together(pieces(), wanted, numbers))
 
 
-def _unread(path: str, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
+def _places(path: str, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
     """The places of the groups in a Parquet file."""
     source = Source.of(path, wanted)
     if source is None:

@@ -1,7 +1,7 @@
 """The unit of all work on many datasets: a block of datasets of one shape goes in, a part of the results comes out.
 
 Both are NumPy arrays, so a block can be worked on in a thread, in another process or on another machine. What is done to
-each dataset is a `Work`: a fit (`_fit_block.py`) or a question to a conditioned model (`_ask_many.py`).
+each dataset is a `Work`: a fit (`_fit_block.py`) or a question to a conditioned model (`_ask_block.py`).
 """
 
 import abc

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from kernax.data._host import HostData
+from kernax.data._places import UnreadableError
 from kernax.fitting._blocks import Missing, Part
 from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
 from kernax.fitting._fit_block import Ended
@@ -63,7 +64,13 @@ class Collector:
             if data.number not in self._known and data.place is not None:
                 left.append(data)  # whoever reads it sends the digest
                 continue
-            self._digests[data.number] = own = digest(data.read())
+            try:
+                self._digests[data.number] = own = digest(data.read())
+            except UnreadableError as error:
+                raise ValueError(
+                    f"{data.name} cannot be compared with the one that the checkpoint was made with ({error}): repair the "
+                    "file, or give another folder."
+                ) from error
             if data.number not in self._known:
                 left.append(data)
             elif not np.array_equal(self._known[data.number], own):

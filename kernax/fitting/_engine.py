@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from kernax._threads import one_blas_thread
-from kernax.data import Groups
 from kernax.data._host import HostData
 from kernax.data._many import windows
 from kernax.data._places import UnreadableError
+from kernax.data._tables import unread
 from kernax.fitting._blocks import Block, Failure, Missing, Part, Site, Spec, read, run_block, run_sealed, sealed
 from kernax.fitting._models import Models
 from kernax.fitting._plan import cores
@@ -73,12 +73,8 @@ def is_elsewhere(executor: Executor | None) -> bool:
 
 def windows_for(executor: Executor | None, models: Models, datasets: Any, **options: Any) -> Iterator[list[HostData]]:
     """`windows` of the datasets. Those of a Parquet file are left there if other processes are to work on them."""
-    # A noise that is a function of the row is checked against the rows here.
-    is_left = (
-        isinstance(datasets, Groups) and is_elsewhere(executor) and not callable(getattr(models.example, "noise", None))
-    )
-    unread = datasets.unread() if is_left else None
-    return windows(datasets if unread is None else unread, **options)
+    needs_rows = callable(getattr(models.example, "noise", None))  # see `check_groups`
+    return windows(unread(datasets) if is_elsewhere(executor) and not needs_rows else datasets, **options)
 
 
 def _in_threads(

@@ -32,10 +32,11 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
     # By name, or by the number in the first call, which is the name of what has none: the fits may be a selection.
     wanted = {fits.keys[number]: number for number in numbers}
     found: dict[int, HostData] = {}
+    chosen = set(wanted.values())
     for window in windows_for(options.get("executor"), Models.of(fits if model is None else model), datasets):
         for data in window:
             number = data.number if fits.is_named and not data.is_named else wanted.get(data.key, -1)
-            if number in wanted.values():
+            if number in chosen:
                 found[number] = data
     if len(found) != len(numbers):
         raise ValueError(
