@@ -14,6 +14,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int
 
+from kernax._arrays import matmul
 from kernax.solvers import _lapack
 
 
@@ -108,14 +109,15 @@ def eigh(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
 def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The upper triangle of `(RᵀR)⁻¹`. The entries below the diagonal are undefined."""
 
-    def by_solves(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    def by_product(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        # From the right: BLAS takes half as long as from the left. The product takes a third of a second solve.
         identity = jnp.eye(upper.shape[0], dtype=upper.dtype)
-        half = lax.linalg.triangular_solve(upper.T, identity, left_side=True, lower=True)
-        return lax.linalg.triangular_solve(upper.T, half, left_side=True, lower=True, transpose_a=True)
+        inverse = lax.linalg.triangular_solve(upper.T, identity, left_side=False, lower=True, transpose_a=True)
+        return matmul(inverse, inverse.T)
 
     if _lapack.is_available(upper):
-        return lax.platform_dependent(upper, cpu=_lapack.potri, default=by_solves)
-    return by_solves(upper)
+        return lax.platform_dependent(upper, cpu=_lapack.potri, default=by_product)
+    return by_product(upper)
 
 
 @one_at_a_time_on_cpu
