@@ -26,16 +26,17 @@ def compiled(function: F, *, for_lanes: bool = False) -> F:
     nested = eqx.filter_jit(function)
 
     @functools.cache
-    def alone() -> Callable[..., Any]:
+    def alone(is_small: bool) -> Callable[..., Any]:
         # Not at import, which must start no device.
-        settings: dict[str, Any] = {"compiler_options": _compiler_options(for_lanes)}
+        settings: dict[str, Any] = {"compiler_options": _compiler_options(for_lanes, is_small)}
         return eqx.filter_jit(function, **settings)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_traced((args, kwargs)):
             return nested(*args, **kwargs)
-        return with_threads_for(longest_axis((args, kwargs)), alone(), *args, **kwargs)
+        size = longest_axis((args, kwargs))
+        return with_threads_for(size, alone(size <= _SMALL), *args, **kwargs)
 
     return cast(F, call)
 
@@ -51,12 +52,21 @@ _FAST_TO_COMPILE = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimizat
 of that without. The code runs as fast; CG's products with tiles of a kernel matrix run twice as fast."""
 
 
+_WITHOUT_PARTIAL_SUMS = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
+"""XLA adds up long axes in pieces, for precision: two operations for each sum. Of the operations that a fit compiles and runs
+it is an eighth."""
+_SMALL = 256
+"""The longest axis with which sums need no pieces: a matrix has 65,536 entries."""
+
+
 @functools.cache
-def _compiler_options(for_lanes: bool) -> dict[str, Any] | None:
+def _compiler_options(for_lanes: bool, is_small: bool) -> dict[str, Any] | None:
     """Options for CPU, without those that stand in XLA_FLAGS already. An XLA that does not know them goes without."""
     if jax.default_backend() != "cpu":
         return None
-    options: dict[str, Any] = _FAST_TO_COMPILE | ({"xla_cpu_multi_thread_eigen": False} if for_lanes else {})
+    options: dict[str, Any] = dict(_FAST_TO_COMPILE)
+    options |= {"xla_cpu_multi_thread_eigen": False} if for_lanes else {}
+    options |= _WITHOUT_PARTIAL_SUMS if is_small else {}
     options = {name: value for name, value in options.items() if name not in os.environ.get("XLA_FLAGS", "")}
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()

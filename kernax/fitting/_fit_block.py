@@ -7,7 +7,9 @@ that are left into fewer places would save a little at the end, and cost a compi
 
 import dataclasses
 import functools
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +21,7 @@ from jaxtyping import Array, Int, Key
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._shapes import work
-from kernax.fitting._blocks import Block, Site, Work, compiled_once
+from kernax.fitting._blocks import Block, Site, Work
 from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome, start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
@@ -68,14 +70,26 @@ class FitWork(Work):
 
     def __call__(self, block: Block, site: Site):
         count, starts, packing = len(block.data.mask), self.restarts + 1, self._packing
+        datasets = np.repeat(np.arange(count), starts)
+        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
+        self._compile(block, own, datasets, site)
         rows = self._first_states(block)
         running = packing.unpack(rows).running  # a view
         running[len(block.numbers) * starts :] = False  # lanes that only fill up the block
-        datasets = np.repeat(np.arange(count), starts)
-        self._advance(rows, packing, block, datasets, site)
-        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
-        ended = _ended(rows, own, self.common, packing, self.trainable, self.rules)
-        return _best(jax.tree.map(np.asarray, ended), count)
+        self._advance(rows, block, datasets, site)
+        return _best(jax.tree.map(np.asarray, self._ended(rows, own)), count)
+
+    def _compile(self, block: Block, own: Any, datasets: np.ndarray, site: Site) -> None:
+        """Have all programs of the block compiled, by running them on lanes that are at rest."""
+        lanes = datasets[: block.width] if site.at_once else datasets
+        rest, some = self._packing.zeros(len(datasets)), self._packing.zeros(len(lanes))
+        shape = (len(lanes), *block.data.mask.shape)
+        programs = {
+            ("advance", shape): lambda: self._advanced(some, _on_device(block, lanes), 1, site.at_once),
+            ("start", len(datasets)): lambda: self._first_states(block),
+            ("end", len(datasets)): lambda: self._ended(rest, own),
+        }
+        _compiled_once(site, programs)
 
     def __getstate__(self):
         # What can be computed again, and cannot be pickled, is not sent.
@@ -106,9 +120,9 @@ class FitWork(Work):
         how = (self.common, self.trainable, self.restarts, key, self.dtype, self.rules, self._packing)
         return tuple(np.asarray(row) for row in _first_states(own, data, *how))
 
-    def _advance(self, rows: Vectors, packing: Packing, block: Block, datasets: np.ndarray, site: Site) -> None:
+    def _advance(self, rows: Vectors, block: Block, datasets: np.ndarray, site: Site) -> None:
         """All lanes to their end, in place."""
-        running, at_once = packing.unpack(rows).running, site.at_once
+        running, at_once = self._packing.unpack(rows).running, site.at_once
         rounds, lanes, ready = 0, np.arange(len(datasets)), None
         expected = len(lanes) * work(block.data.mask.shape[1], steps=1)
         turns = max(1, min(int(_ROUND_SECONDS / expected), _TURNS_TOGETHER if at_once else self.rules.max_steps))
@@ -117,20 +131,45 @@ class FitWork(Work):
                 places = np.resize(np.flatnonzero(running)[: block.width], block.width)
                 ready = ready if np.array_equal(places, lanes) else None
                 lanes = places
-            if ready is None:
-                own = datasets[lanes]
-                ready = jax.device_put(jax.tree.map(lambda leaf, own=own: leaf[own], (block.data, block.own)))
-            how = (self.common, jnp.asarray(np.int32(turns)), packing, self.trainable, self.objective, self.solver)
-            given: tuple[Any, ...] = (tuple(row[lanes] for row in rows), *ready, *how, self.rules, at_once)
-            begun, is_first = time.monotonic(), rounds == 0
-            shape = (len(lanes), *block.data.mask.shape)
-            after = compiled_once(site, shape, _advance_lanes, *given) if is_first else _advance_lanes(*given)
+            ready = _on_device(block, datasets[lanes]) if ready is None else ready
+            begun = time.monotonic()
+            after = self._advanced(tuple(row[lanes] for row in rows), ready, turns, at_once)
             for row, new in zip(rows, after, strict=True):
                 row[lanes] = np.asarray(new)
             rounds += 1
             took = max(time.monotonic() - begun, 1e-4)
             turns = max(1, min(4 * turns, int(turns * _ROUND_SECONDS / took), self.rules.max_steps))
             turns = min(turns, _TURNS_TOGETHER) if at_once else turns
+
+    def _advanced(self, rows: Vectors, ready: tuple[Data, Any], turns: int, at_once: bool) -> Vectors:
+        how = (self.common, jnp.asarray(np.int32(turns)), self._packing, self.trainable, self.objective, self.solver)
+        return _advance_lanes(rows, *ready, *how, self.rules, at_once)
+
+    def _ended(self, rows: Vectors, own: Any) -> Ended:
+        return _ended(rows, own, self.common, self._packing, self.trainable, self.rules)
+
+
+def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
+    """Some datasets of the block, and what their models have of their own."""
+    return jax.device_put(jax.tree.map(lambda leaf: leaf[datasets], (block.data, block.own)))
+
+
+def _compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> None:
+    """Call each program that no other thread of this run has called, then wait until the others have, too.
+
+    So threads that wait for each other's programs compile different ones at the same time.
+    """
+    if site.compiled is None:
+        return
+    for name, program in programs.items():
+        own = threading.Event()
+        if site.compiled.setdefault(name, own) is own:
+            try:
+                program()
+            finally:
+                own.set()
+    for name in programs:
+        site.compiled[name].wait()
 
 
 def fit_work(

@@ -14,7 +14,9 @@ from kernax.fitting._blocks import Block
 from kernax.fitting._models import Models
 
 _SMALLEST, _LARGEST = 16, 256
-"""Lanes of a block on CPU: a few, so that cores end together, or more, so that there are not too many blocks."""
+"""Lanes of a block on CPU: a few, so that cores end together, or more, because each block takes 2 ms besides its lanes."""
+_BLOCKS_OF_WORKER = 6
+"""Blocks for each worker on CPU, at the least, before blocks are made larger."""
 _WIDEST = 1024
 """Lanes that are computed at once under `vmap`, at the most."""
 _BLOCK_OF_WIDTHS = 4
@@ -44,7 +46,7 @@ class Room(NamedTuple):
             width = min(1 << (affordable.bit_length() - 1), _WIDEST, needed)
             return width if needed <= 2 * width else min(needed, _BLOCK_OF_WIDTHS * width), width
         lanes = _SMALLEST
-        while lanes < _LARGEST and 4 * lanes * 8 * self.workers <= count:
+        while lanes < _LARGEST and 4 * lanes * _BLOCKS_OF_WORKER * self.workers <= count:
             lanes *= 4  # of few sizes, to compile for few
         return lanes, lanes
 
@@ -99,7 +101,8 @@ def blocks_of(
     first, others = [], []
     for rows, members in reversed(by_shape(datasets, [max(data.n, LEAST_ROWS) for data in datasets], shapes)):
         bytes_per_lane = matrices * members[0].y.dtype.itemsize * rows**2
-        lanes, width = room.lanes(bytes_per_lane, len(members) * starts)
+        # One size for all shapes on CPU, where fillers cost nothing: some programs do not depend on the rows.
+        lanes, width = room.lanes(bytes_per_lane, len(members if room.at_once else datasets) * starts)
         size = max(1, lanes // starts)
         for begin in range(0, len(members), size):
             some = members[begin : begin + size]
