@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,8 @@ _SMALLEST, _LARGEST = 16, 256
 """Lanes of a block on CPU: a few, so that cores end together, or more, because each block takes 2 ms besides its lanes."""
 _BLOCKS_OF_WORKER = 6
 """Blocks for each worker on CPU, at the least, before blocks are made larger."""
+_COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.2
+"""Seconds by which a call takes longer if it compiles for one more shape; and if another thread has to compile anyway."""
 _WIDEST = 1024
 """Lanes that are computed at once under `vmap`, at the most."""
 _BLOCK_OF_WIDTHS = 4
@@ -32,6 +34,8 @@ class Room(NamedTuple):
     """Whether the lanes of a block run together under `vmap`."""
     budget: float
     """Bytes that the matrices in the making may take, on each device."""
+    is_shared: bool = True
+    """Whether the workers are threads: a program that one has compiled is there for all."""
 
     def workers_for(self, bytes_per_lane: float) -> int:
         """Workers that the budget allows, if each has one lane in the making."""
@@ -55,7 +59,8 @@ def room_for(executor: Executor | None, devices: Sequence[Any], together: bool |
     """What there is to compute on: the workers of an executor as far as it tells, or cores and devices of this process."""
     at_once = devices[0].platform != "cpu" if together is None else together
     if executor is not None:
-        return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget)
+        is_shared = isinstance(executor, ThreadPoolExecutor)
+        return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget, is_shared)
     return Room(len(devices) if at_once else max(cores(), len(devices)), at_once, budget)
 
 
@@ -66,9 +71,16 @@ def cores() -> int:
 
 def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Row counts to pad these datasets to; `known` ones are compiled already and cost nothing."""
-    # The workers share the work of the rows, but not that of tracing a shape.
     sizes = [max(data.n, LEAST_ROWS) for data in datasets]
-    return tuple(sorted({*known, *plan_rows(sizes, known=known, work=lambda rows: work(rows) / room.workers)}))
+
+    def planned(cost_of_shape: float) -> tuple[int, ...]:
+        # The workers share the work of the rows, but not that of compiling a shape.
+        plan = plan_rows(sizes, known=known, cost_of_shape=cost_of_shape, work=lambda rows: work(rows) / room.workers)
+        return tuple(sorted({*known, *plan}))
+
+    # Threads compile one shape each at the same time, and the first that is done begins with the fits.
+    side_by_side = planned(_COST_OF_SHAPE_BESIDE_OTHERS)
+    return side_by_side if room.is_shared and len(side_by_side) <= room.workers else planned(_COST_OF_SHAPE)
 
 
 def blocks_of(
