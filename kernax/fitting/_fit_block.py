@@ -157,15 +157,16 @@ def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
 def _compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> None:
     """Call each program that no other thread of this run has called, then wait until the others have, too.
 
-    So threads that wait for each other's programs compile different ones at the same time.
+    So threads compile different programs at the same time.
     """
     if site.compiled is None:
         return
-    for name, program in programs.items():
+    # The first thread begins with the longest program, the others with the short ones: only one can trace at a time.
+    for name in reversed(programs) if site.compiled else list(programs):
         own = threading.Event()
         if site.compiled.setdefault(name, own) is own:
             try:
-                program()
+                programs[name]()
             finally:
                 own.set()
     for name in programs:
