@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 

@@ -60,8 +60,8 @@ of that without. The code runs as fast; CG's products with tiles of a kernel mat
 
 _WITHOUT_POOL: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
 _WITHOUT_PARTIAL_SUMS: dict[str, Any] = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
-"""XLA adds up long axes in pieces, for precision: two operations for each sum. Of the operations that a fit compiles and runs
-it is an eighth."""
+"""XLA adds up long axes in pieces, for precision, with two operations for each sum. That is an eighth of the operations that
+a fit compiles and runs."""
 _SMALL = 256
 """The longest axis with which sums need no pieces: a matrix has 65,536 entries."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from kernax.data._many import HostData
 from kernax.fitting._blocks import Block, Part
 from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
-from kernax.fitting._fit_block import Ended
+from kernax.fitting._fit_programs import Ended
 from kernax.fitting._fits import Fits, Settings, as_result
 from kernax.fitting._models import Models
 from kernax.fitting._processes import gathered

@@ -10,24 +10,25 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
-from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._shapes import work
+from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Block, Site, Work
-from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome, start
+from kernax.fitting._fit_programs import Ended, advance_lanes, ended, first_states
+from kernax.fitting._loop import start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._starts import initialise, starting_points
+from kernax.fitting._problem import Objective
 from kernax.model import AbstractModel
-from kernax.parameters import as_dtype, at_bound, join, split
+from kernax.parameters import split
 from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, Result
 
@@ -35,18 +36,6 @@ _ROUND_SECONDS = 0.3
 """How long a round of turns is to take: Ctrl-C is heard after each."""
 _TURNS_TOGETHER = 16
 """The longest round under `vmap`, where a lane that has ended still costs its share until the round is over."""
-
-
-class Ended(NamedTuple):
-    """How fits have ended: NumPy arrays with a leading axis."""
-
-    model: Any
-    at_bound: Any
-    value: Any
-    result: Any
-    num_steps: Any
-    gradient_norm: Any
-    jitter: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,12 +71,15 @@ class FitWork(Work):
     def _compile(self, block: Block, own: Any, datasets: np.ndarray, site: Site) -> None:
         """Have all programs of the block compiled, by running them on lanes that are at rest."""
         lanes = datasets[: block.width] if site.at_once else datasets
-        rest, some = self._packing.zeros(len(datasets)), self._packing.zeros(len(lanes))
-        shape = (len(lanes), *block.data.mask.shape)
+        count, rows = len(datasets), block.data.mask.shape[1]
+
+        def advanced() -> Any:
+            return self._advanced(self._packing.zeros(len(lanes)), _on_device(block, lanes), 1, site.at_once)
+
         programs = {
-            ("advance", shape): lambda: self._advanced(some, _on_device(block, lanes), 1, site.at_once),
-            ("start", len(datasets)): lambda: self._first_states(block),
-            ("end", len(datasets)): lambda: self._ended(rest, own),
+            (advance_lanes, len(lanes), rows, site.device): advanced,
+            (first_states, count, rows if self.initialise else 0, site.device): lambda: self._first_states(block),
+            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), own),
         }
         _compiled_once(site, programs)
 
@@ -118,7 +110,7 @@ class FitWork(Work):
     def _states(self, own: Any, data: Data | None) -> Vectors:
         key = None if self.key is None else jax.random.wrap_key_data(jnp.asarray(self.key[0]), impl=self.key[1])
         how = (self.common, self.trainable, self.restarts, key, self.dtype, self.rules, self._packing)
-        return tuple(np.asarray(row) for row in _first_states(own, data, *how))
+        return tuple(np.asarray(row) for row in first_states(own, data, *how))
 
     def _advance(self, rows: Vectors, block: Block, datasets: np.ndarray, site: Site) -> None:
         """All lanes to their end, in place."""
@@ -143,10 +135,10 @@ class FitWork(Work):
 
     def _advanced(self, rows: Vectors, ready: tuple[Data, Any], turns: int, at_once: bool) -> Vectors:
         how = (self.common, jnp.asarray(np.int32(turns)), self._packing, self.trainable, self.objective, self.solver)
-        return _advance_lanes(rows, *ready, *how, self.rules, at_once)
+        return advance_lanes(rows, *ready, *how, self.rules, at_once)
 
     def _ended(self, rows: Vectors, own: Any) -> Ended:
-        return _ended(rows, own, self.common, self._packing, self.trainable, self.rules)
+        return ended(rows, own, self.common, self._packing, self.trainable, self.rules)
 
 
 def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
@@ -197,70 +189,6 @@ def fit_work(
         dtype=dtype,
         example=models.example,
     )
-
-
-@compiled
-def _first_states(
-    own: Any,
-    data: Data | None,
-    common: AbstractModel,
-    trainable: AbstractModel,
-    restarts: int,
-    key: Any,
-    dtype: Any,
-    rules: Rules,
-    packing: Packing,
-) -> Vectors:
-    """The packed first states of every start: of a batch of datasets, or of one if nothing is their own."""
-
-    def dataset(own: Any, data: Data | None) -> Vectors:
-        model: Any = as_dtype(eqx.combine(own, common), dtype)
-        # What is held keeps the given values: only the free parameters are read off.
-        model = model if data is None else initialise(model, data)
-        free, _ = split(model, trainable)
-        frees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starting_points(model, free, restarts, key))
-        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules, key)))(frees)
-
-    return dataset(own, data) if data is None and own is None else jax.vmap(dataset)(own, data)
-
-
-@functools.partial(compiled, for_lanes=True)
-def _advance_lanes(
-    rows: Vectors,
-    data: Data,
-    own: Any,
-    common: AbstractModel,
-    turns: Int[Array, ""],
-    packing: Packing,
-    trainable: AbstractModel,
-    objective: Objective,
-    solver: AbstractSolver,
-    rules: Rules,
-    at_once: bool,
-) -> Vectors:
-    def lane(lane: tuple[Vectors, Data, Any]) -> Vectors:
-        rows, data, own = lane
-        held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
-        state = packing.unpack(rows)
-        return packing.pack(advance(state, Problem(held, data, objective, solver), rules, state.step + turns))
-
-    return jax.vmap(lane)((rows, data, own)) if at_once else jax.lax.map(lane, (rows, data, own))
-
-
-@compiled
-def _ended(
-    rows: Vectors, own: Any, common: AbstractModel, packing: Packing, trainable: AbstractModel, rules: Rules
-) -> Ended:
-    """How each lane has ended."""
-
-    def lane(rows: Vectors, own: Any) -> Ended:
-        state, held = packing.unpack(rows), eqx.partition(eqx.combine(own, common), trainable)[1]
-        arrays = eqx.filter(join(state.best.free, held), eqx.is_array)
-        best = state.best
-        value, result = jnp.where(jnp.isfinite(best.value), best.value, jnp.nan), outcome(state, rules)._value
-        return Ended(arrays, at_bound(arrays), value, result, state.step, best.gradient_norm, best.jitter)
-
-    return jax.vmap(lane)(rows, own)
 
 
 def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:

@@ -379,7 +379,7 @@ def test_h39_ctrl_c_before_anything_is_done_is_raised():
 def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch, tmp_path):
     """A real signal, which Python hands to the main thread while lanes run in others, when five datasets have ended."""
     main, once, ended, sites = threading.main_thread().ident, threading.Lock(), [], []
-    advance, take, site = _fit_block._advance_lanes, _many.Collector.take, _engine.Site
+    advance, take, site = _fit_block.advance_lanes, _many.Collector.take, _engine.Site
 
     def counted(self, part):
         take(self, part)
@@ -396,7 +396,7 @@ def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch
     monkeypatch.setattr(_plan, "_SMALLEST", 1)
     monkeypatch.setattr(_engine, "Site", lambda *args: sites.append(site(*args)) or sites[-1])
     monkeypatch.setattr(_many.Collector, "take", counted)
-    monkeypatch.setattr(_fit_block, "_advance_lanes", one_turn)
+    monkeypatch.setattr(_fit_block, "advance_lanes", one_turn)
     # A process started in the background may have been told to ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
