@@ -56,8 +56,6 @@ def is_traced(arguments: Any) -> bool:
 _FAST_TO_COMPILE: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 """Every fused operation is compiled by itself, in 9 ms with XLA's newer emitters and the higher levels of LLVM, and in half
 of that without. The code runs as fast; CG's products with tiles of a kernel matrix run twice as fast."""
-
-
 _WITHOUT_POOL: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
 _WITHOUT_PARTIAL_SUMS: dict[str, Any] = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
 """XLA adds up long axes in pieces, for precision, with two operations for each sum. That is an eighth of the operations that

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ _SMALLEST, _LARGEST = 16, 256
 _BLOCKS_OF_WORKER = 6
 """Blocks for each worker on CPU, at the least, before blocks are made larger."""
 _COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.2
-"""Seconds by which a call takes longer if it compiles for one more shape; and if another thread has to compile anyway."""
+"""Seconds by which a call takes longer if it compiles for one more shape; and if other workers compile at the same time."""
 _WIDEST = 1024
 """Lanes that are computed at once under `vmap`, at the most."""
 _BLOCK_OF_WIDTHS = 4
@@ -34,8 +34,6 @@ class Room(NamedTuple):
     """Whether the lanes of a block run together under `vmap`."""
     budget: float
     """Bytes that the matrices in the making may take, on each device."""
-    is_shared: bool = True
-    """Whether the workers are threads: a program that one has compiled is there for all."""
 
     def workers_for(self, bytes_per_lane: float) -> int:
         """Workers that the budget allows, if each has one lane in the making."""
@@ -59,8 +57,7 @@ def room_for(executor: Executor | None, devices: Sequence[Any], together: bool |
     """What there is to compute on: the workers of an executor as far as it tells, or cores and devices of this process."""
     at_once = devices[0].platform != "cpu" if together is None else together
     if executor is not None:
-        is_shared = isinstance(executor, ThreadPoolExecutor)
-        return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget, is_shared)
+        return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget)
     return Room(len(devices) if at_once else max(cores(), len(devices)), at_once, budget)
 
 
@@ -78,9 +75,10 @@ def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] 
         plan = plan_rows(sizes, known=known, cost_of_shape=cost_of_shape, work=lambda rows: work(rows) / room.workers)
         return tuple(sorted({*known, *plan}))
 
-    # Threads compile one shape each at the same time, and the first that is done begins with the fits.
+    # Workers compile one shape each at the same time, and the first that is done begins with the fits. (Processes compile
+    # all of them. But the answers of threads and processes are to be equal to the bit, so they have the same shapes.)
     side_by_side = planned(_COST_OF_SHAPE_BESIDE_OTHERS)
-    return side_by_side if room.is_shared and len(side_by_side) <= room.workers else planned(_COST_OF_SHAPE)
+    return side_by_side if len(side_by_side) <= room.workers else planned(_COST_OF_SHAPE)
 
 
 def blocks_of(
