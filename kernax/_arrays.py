@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
 
 def is_concrete(value: Any) -> bool:
     """Whether `value` may be looked at: false for what is being traced."""
@@ -20,7 +22,7 @@ def is_concrete(value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """A column or frame of another library (pandas, polars, Arrow) as a NumPy array; anything else as it is."""
-    if isinstance(value, jax.Array | np.ndarray | np.generic) or not hasattr(value, "__array__"):
+    if isinstance(value, np.ndarray | np.generic | jax.Array) or not hasattr(value, "__array__"):
         return value
     return np.asarray(value)
 
@@ -57,12 +59,13 @@ def real_numbers(value: Any, name: str) -> tuple[Any, Any]:
             _tell_if_cut(name)
     elif jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
-    if jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.name not in ("float32", "float64"):
+    if value.dtype in _FLOATS:
+        return value, jax.dtypes.canonicalize_dtype(value.dtype)
+    if jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(
             f"{name} has dtype {value.dtype}, in which no kernel matrix can be factorised: use float32 or float64."
         )
-    dtype = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
-    return value, jax.dtypes.canonicalize_dtype(dtype)
+    return value, jax.dtypes.canonicalize_dtype(jnp.result_type(float))
 
 
 def whole_number(value: Any, name: str) -> int:

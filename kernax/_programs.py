@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -13,6 +14,9 @@ import numpy as np
 from kernax._threads import longest_axis, with_threads_for
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_lock = threading.Lock()
+"""Two threads that make a program at the same time would make two, and compile each."""
 
 
 def compiled(function: F, *, for_lanes: bool = False) -> F:
@@ -26,16 +30,19 @@ def compiled(function: F, *, for_lanes: bool = False) -> F:
     nested = eqx.filter_jit(function)
 
     @functools.cache
-    def alone() -> Callable[..., Any]:
+    def alone(is_small: bool) -> Callable[..., Any]:
         # Not at import, which must start no device.
-        settings: dict[str, Any] = {"compiler_options": _compiler_options(for_lanes)}
+        settings: dict[str, Any] = {"compiler_options": _compiler_options(for_lanes, is_small)}
         return eqx.filter_jit(function, **settings)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_traced((args, kwargs)):
             return nested(*args, **kwargs)
-        return with_threads_for(longest_axis((args, kwargs)), alone(), *args, **kwargs)
+        size = longest_axis((args, kwargs))
+        with _lock:
+            program = alone(size <= _SMALL)
+        return with_threads_for(size, program, *args, **kwargs)
 
     return cast(F, call)
 
@@ -46,20 +53,35 @@ def is_traced(arguments: Any) -> bool:
     return is_tracer or isinstance(jax.device_put(np.False_), jax.core.Tracer)
 
 
-_FAST_TO_COMPILE = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+_FAST_TO_COMPILE: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 """Every fused operation is compiled by itself, in 9 ms with XLA's newer emitters and the higher levels of LLVM, and in half
 of that without. The code runs as fast; CG's products with tiles of a kernel matrix run twice as fast."""
+_WITHOUT_POOL: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
+_WITHOUT_PARTIAL_SUMS: dict[str, Any] = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
+"""XLA adds up long axes in pieces, for precision, with two operations for each sum. That is an eighth of the operations that
+a fit compiles and runs."""
+_SMALL = 256
+"""The longest axis with which sums need no pieces: a matrix has 65,536 entries."""
+
+
+def _compiler_options(for_lanes: bool, is_small: bool) -> dict[str, Any] | None:
+    """Options for CPU. An XLA that does not know them all goes without."""
+    chosen = dict(_FAST_TO_COMPILE)
+    chosen |= _WITHOUT_POOL if for_lanes else {}
+    chosen |= _WITHOUT_PARTIAL_SUMS if is_small else {}
+    possible = _possible_options()
+    return None if possible is None else {name: value for name, value in chosen.items() if name in possible}
 
 
 @functools.cache
-def _compiler_options(for_lanes: bool) -> dict[str, Any] | None:
-    """Options for CPU, without those that stand in XLA_FLAGS already. An XLA that does not know them goes without."""
+def _possible_options() -> frozenset[str] | None:
+    """The options that do not stand in XLA_FLAGS already; `None` if there are none for this device, or for this XLA."""
     if jax.default_backend() != "cpu":
         return None
-    options: dict[str, Any] = _FAST_TO_COMPILE | ({"xla_cpu_multi_thread_eigen": False} if for_lanes else {})
+    options = _FAST_TO_COMPILE | _WITHOUT_POOL | _WITHOUT_PARTIAL_SUMS
     options = {name: value for name, value in options.items() if name not in os.environ.get("XLA_FLAGS", "")}
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except (RuntimeError, ValueError):
         return None
-    return options
+    return frozenset(options)

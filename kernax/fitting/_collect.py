@@ -12,7 +12,7 @@ from kernax.data._host import HostData
 from kernax.data._places import UnreadableError
 from kernax.fitting._blocks import Missing, Part
 from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
-from kernax.fitting._fit_block import Ended
+from kernax.fitting._fit_programs import Ended
 from kernax.fitting._fits import Fits, Settings, as_result
 from kernax.fitting._models import Models
 from kernax.fitting._processes import gathered

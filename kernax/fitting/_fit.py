@@ -15,12 +15,14 @@ from jaxtyping import Array, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
+from kernax.fitting._best import Rules
 from kernax.fitting._fingerprints import described, fingerprint
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._fitted import Fit
 from kernax.fitting._identity import of_data, of_settings, of_start
 from kernax.fitting._lanes import run_traced, stacked
-from kernax.fitting._loop import AbstractProblem, LoopState, Objective, Problem, Rules, outcome
+from kernax.fitting._loop import LoopState, outcome
+from kernax.fitting._problem import AbstractProblem, Objective, Problem
 from kernax.fitting._rounds import best_lane, run_rounds, values_of
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points

@@ -7,25 +7,28 @@ that are left into fewer places would save a little at the end, and cost a compi
 
 import dataclasses
 import functools
+import threading
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
-from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._shapes import work
-from kernax.fitting._blocks import Block, Site, Work, compiled_once
-from kernax.fitting._loop import Objective, Problem, Rules, advance, outcome, start
+from kernax.fitting._best import Rules
+from kernax.fitting._blocks import Block, Site, Work
+from kernax.fitting._fit_programs import Ended, advance_lanes, ended, first_states
+from kernax.fitting._loop import start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._starts import initialise, starting_points
+from kernax.fitting._problem import Objective
 from kernax.model import AbstractModel
-from kernax.parameters import as_dtype, at_bound, join, split
+from kernax.parameters import split
 from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, Result
 
@@ -33,18 +36,6 @@ _ROUND_SECONDS = 0.3
 """How long a round of turns is to take: Ctrl-C is heard after each."""
 _TURNS_TOGETHER = 16
 """The longest round under `vmap`, where a lane that has ended still costs its share until the round is over."""
-
-
-class Ended(NamedTuple):
-    """How fits have ended: NumPy arrays with a leading axis."""
-
-    model: Any
-    at_bound: Any
-    value: Any
-    result: Any
-    num_steps: Any
-    gradient_norm: Any
-    jitter: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,14 +59,29 @@ class FitWork(Work):
 
     def __call__(self, block: Block, site: Site):
         count, starts, packing = len(block.data.mask), self.restarts + 1, self._packing
+        datasets = np.repeat(np.arange(count), starts)
+        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
+        self._compile(block, own, datasets, site)
         rows = self._first_states(block)
         running = packing.unpack(rows).running  # a view
         running[len(block.numbers) * starts :] = False  # lanes that only fill up the block
-        datasets = np.repeat(np.arange(count), starts)
-        self._advance(rows, packing, block, datasets, site)
-        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
-        ended = _ended(rows, own, self.common, packing, self.trainable, self.rules)
-        return _best(jax.tree.map(np.asarray, ended), count)
+        self._advance(rows, block, datasets, site)
+        return _best(jax.tree.map(np.asarray, self._ended(rows, own)), count)
+
+    def _compile(self, block: Block, own: Any, datasets: np.ndarray, site: Site) -> None:
+        """Have all programs of the block compiled, by running them on lanes that are at rest."""
+        lanes = datasets[: block.width] if site.at_once else datasets
+        count, rows = len(datasets), block.data.mask.shape[1]
+
+        def advanced() -> Any:
+            return self._advanced(self._packing.zeros(len(lanes)), _on_device(block, lanes), 1, site.at_once)
+
+        programs = {
+            (advance_lanes, len(lanes), rows, site.device): advanced,
+            (first_states, count, rows if self.initialise else 0, site.device): lambda: self._first_states(block),
+            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), own),
+        }
+        _compiled_once(site, programs)
 
     def __getstate__(self):
         # What can be computed again, and cannot be pickled, is not sent.
@@ -104,11 +110,11 @@ class FitWork(Work):
     def _states(self, own: Any, data: Data | None) -> Vectors:
         key = None if self.key is None else jax.random.wrap_key_data(jnp.asarray(self.key[0]), impl=self.key[1])
         how = (self.common, self.trainable, self.restarts, key, self.dtype, self.rules, self._packing)
-        return tuple(np.asarray(row) for row in _first_states(own, data, *how))
+        return tuple(np.asarray(row) for row in first_states(own, data, *how))
 
-    def _advance(self, rows: Vectors, packing: Packing, block: Block, datasets: np.ndarray, site: Site) -> None:
+    def _advance(self, rows: Vectors, block: Block, datasets: np.ndarray, site: Site) -> None:
         """All lanes to their end, in place."""
-        running, at_once = packing.unpack(rows).running, site.at_once
+        running, at_once = self._packing.unpack(rows).running, site.at_once
         rounds, lanes, ready = 0, np.arange(len(datasets)), None
         expected = len(lanes) * work(block.data.mask.shape[1], steps=1)
         turns = max(1, min(int(_ROUND_SECONDS / expected), _TURNS_TOGETHER if at_once else self.rules.max_steps))
@@ -117,20 +123,46 @@ class FitWork(Work):
                 places = np.resize(np.flatnonzero(running)[: block.width], block.width)
                 ready = ready if np.array_equal(places, lanes) else None
                 lanes = places
-            if ready is None:
-                own = datasets[lanes]
-                ready = jax.device_put(jax.tree.map(lambda leaf, own=own: leaf[own], (block.data, block.own)))
-            how = (self.common, jnp.asarray(np.int32(turns)), packing, self.trainable, self.objective, self.solver)
-            given: tuple[Any, ...] = (tuple(row[lanes] for row in rows), *ready, *how, self.rules, at_once)
-            begun, is_first = time.monotonic(), rounds == 0
-            shape = (len(lanes), *block.data.mask.shape)
-            after = compiled_once(site, shape, _advance_lanes, *given) if is_first else _advance_lanes(*given)
+            ready = _on_device(block, datasets[lanes]) if ready is None else ready
+            begun = time.monotonic()
+            after = self._advanced(tuple(row[lanes] for row in rows), ready, turns, at_once)
             for row, new in zip(rows, after, strict=True):
                 row[lanes] = np.asarray(new)
             rounds += 1
             took = max(time.monotonic() - begun, 1e-4)
             turns = max(1, min(4 * turns, int(turns * _ROUND_SECONDS / took), self.rules.max_steps))
             turns = min(turns, _TURNS_TOGETHER) if at_once else turns
+
+    def _advanced(self, rows: Vectors, ready: tuple[Data, Any], turns: int, at_once: bool) -> Vectors:
+        how = (self.common, jnp.asarray(np.int32(turns)), self._packing, self.trainable, self.objective, self.solver)
+        return advance_lanes(rows, *ready, *how, self.rules, at_once)
+
+    def _ended(self, rows: Vectors, own: Any) -> Ended:
+        return ended(rows, own, self.common, self._packing, self.trainable, self.rules)
+
+
+def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
+    """Some datasets of the block, and what their models have of their own."""
+    return jax.device_put(jax.tree.map(lambda leaf: leaf[datasets], (block.data, block.own)))
+
+
+def _compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> None:
+    """Call each program that no other thread of this run has called, then wait until the others have, too.
+
+    So threads compile different programs at the same time.
+    """
+    if site.compiled is None:
+        return
+    # The first thread begins with the longest program, the others with the short ones: only one can trace at a time.
+    for name in reversed(programs) if site.compiled else list(programs):
+        own = threading.Event()
+        if site.compiled.setdefault(name, own) is own:
+            try:
+                programs[name]()
+            finally:
+                own.set()
+    for name in programs:
+        site.compiled[name].wait()
 
 
 def fit_work(
@@ -157,70 +189,6 @@ def fit_work(
         dtype=dtype,
         example=models.example,
     )
-
-
-@compiled
-def _first_states(
-    own: Any,
-    data: Data | None,
-    common: AbstractModel,
-    trainable: AbstractModel,
-    restarts: int,
-    key: Any,
-    dtype: Any,
-    rules: Rules,
-    packing: Packing,
-) -> Vectors:
-    """The packed first states of every start: of a batch of datasets, or of one if nothing is their own."""
-
-    def dataset(own: Any, data: Data | None) -> Vectors:
-        model: Any = as_dtype(eqx.combine(own, common), dtype)
-        # What is held keeps the given values: only the free parameters are read off.
-        model = model if data is None else initialise(model, data)
-        free, _ = split(model, trainable)
-        frees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starting_points(model, free, restarts, key))
-        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules, key)))(frees)
-
-    return dataset(own, data) if data is None and own is None else jax.vmap(dataset)(own, data)
-
-
-@functools.partial(compiled, for_lanes=True)
-def _advance_lanes(
-    rows: Vectors,
-    data: Data,
-    own: Any,
-    common: AbstractModel,
-    turns: Int[Array, ""],
-    packing: Packing,
-    trainable: AbstractModel,
-    objective: Objective,
-    solver: AbstractSolver,
-    rules: Rules,
-    at_once: bool,
-) -> Vectors:
-    def lane(lane: tuple[Vectors, Data, Any]) -> Vectors:
-        rows, data, own = lane
-        held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
-        state = packing.unpack(rows)
-        return packing.pack(advance(state, Problem(held, data, objective, solver), rules, state.step + turns))
-
-    return jax.vmap(lane)((rows, data, own)) if at_once else jax.lax.map(lane, (rows, data, own))
-
-
-@compiled
-def _ended(
-    rows: Vectors, own: Any, common: AbstractModel, packing: Packing, trainable: AbstractModel, rules: Rules
-) -> Ended:
-    """How each lane has ended."""
-
-    def lane(rows: Vectors, own: Any) -> Ended:
-        state, held = packing.unpack(rows), eqx.partition(eqx.combine(own, common), trainable)[1]
-        arrays = eqx.filter(join(state.best.free, held), eqx.is_array)
-        best = state.best
-        value, result = jnp.where(jnp.isfinite(best.value), best.value, jnp.nan), outcome(state, rules)._value
-        return Ended(arrays, at_bound(arrays), value, result, state.step, best.gradient_norm, best.jitter)
-
-    return jax.vmap(lane)(rows, own)
 
 
 def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:

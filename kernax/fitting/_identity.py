@@ -9,8 +9,8 @@ from jaxtyping import Array, Key
 
 from kernax._stored import is_stored
 from kernax.data import Data
+from kernax.fitting._best import Rules
 from kernax.fitting._fingerprints import described, fingerprint, name_of
-from kernax.fitting._loop import Rules
 from kernax.rows import arrays_of
 from kernax.solvers import AbstractSolver
 

@@ -23,8 +23,10 @@ from jaxtyping import Array, Int, Key
 
 from kernax._programs import compiled
 from kernax._threads import one_blas_thread, with_threads_for
+from kernax.fitting._best import Rules
 from kernax.fitting._fit_checkpoint import FitCheckpoint
-from kernax.fitting._loop import AbstractProblem, LoopState, Rules, advance, start
+from kernax.fitting._loop import LoopState, advance, start
+from kernax.fitting._problem import AbstractProblem
 from kernax.fitting._progress import progress_bar
 from kernax.model import AbstractModel
 

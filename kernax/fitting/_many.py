@@ -12,6 +12,7 @@ from jaxtyping import Array, Key
 
 from kernax.data import Groups
 from kernax.data._many import windows
+from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Spec
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
@@ -19,9 +20,9 @@ from kernax.fitting._engine import run_blocks, windows_for
 from kernax.fitting._fit_block import fit_work
 from kernax.fitting._fits import Fits, Settings
 from kernax.fitting._identity import of_settings, of_start
-from kernax.fitting._loop import Objective, Rules
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
+from kernax.fitting._problem import Objective
 from kernax.fitting._progress import many_bar
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared

@@ -14,7 +14,11 @@ from kernax.fitting._blocks import Block
 from kernax.fitting._models import Models
 
 _SMALLEST, _LARGEST = 16, 256
-"""Lanes of a block on CPU: a few, so that cores end together, or more, so that there are not too many blocks."""
+"""Lanes of a block on CPU: a few, so that cores end together, or more, because each block takes 2 ms besides its lanes."""
+_BLOCKS_OF_WORKER = 6
+"""Blocks for each worker on CPU, at the least, before blocks are made larger."""
+_COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.2
+"""Seconds by which a call takes longer if it compiles for one more shape; and if other workers compile at the same time."""
 _WIDEST = 1024
 """Lanes that are computed at once under `vmap`, at the most."""
 _BLOCK_OF_WIDTHS = 4
@@ -44,7 +48,7 @@ class Room(NamedTuple):
             width = min(1 << (affordable.bit_length() - 1), _WIDEST, needed)
             return width if needed <= 2 * width else min(needed, _BLOCK_OF_WIDTHS * width), width
         lanes = _SMALLEST
-        while lanes < _LARGEST and 4 * lanes * 8 * self.workers <= count:
+        while lanes < _LARGEST and 4 * lanes * _BLOCKS_OF_WORKER * self.workers <= count:
             lanes *= 4  # of few sizes, to compile for few
         return lanes, lanes
 
@@ -64,9 +68,17 @@ def cores() -> int:
 
 def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Row counts to pad these datasets to; `known` ones are compiled already and cost nothing."""
-    # The workers share the work of the rows, but not that of tracing a shape.
     sizes = [max(data.n, LEAST_ROWS) for data in datasets]
-    return tuple(sorted({*known, *plan_rows(sizes, known=known, work=lambda rows: work(rows) / room.workers)}))
+
+    def planned(cost_of_shape: float) -> tuple[int, ...]:
+        # The workers share the work of the rows, but not that of compiling a shape.
+        plan = plan_rows(sizes, known=known, cost_of_shape=cost_of_shape, work=lambda rows: work(rows) / room.workers)
+        return tuple(sorted({*known, *plan}))
+
+    # Workers compile one shape each at the same time, and the first that is done begins with the fits. (Processes compile
+    # all of them. But the answers of threads and processes are to be equal to the bit, so they have the same shapes.)
+    side_by_side = planned(_COST_OF_SHAPE_BESIDE_OTHERS)
+    return side_by_side if len(side_by_side) <= room.workers else planned(_COST_OF_SHAPE)
 
 
 def blocks_of(
@@ -99,7 +111,8 @@ def blocks_of(
     first, others = [], []
     for rows, members in reversed(by_shape(datasets, [max(data.n, LEAST_ROWS) for data in datasets], shapes)):
         bytes_per_lane = matrices * members[0].y.dtype.itemsize * rows**2
-        lanes, width = room.lanes(bytes_per_lane, len(members) * starts)
+        # One size for all shapes on CPU, where fillers cost nothing: some programs do not depend on the rows.
+        lanes, width = room.lanes(bytes_per_lane, len(members if room.at_once else datasets) * starts)
         size = max(1, lanes // starts)
         for begin in range(0, len(members), size):
             some = members[begin : begin + size]

@@ -13,9 +13,11 @@ from jaxtyping import Array, Key
 
 from kernax._programs import compiled
 from kernax.data import Data
+from kernax.fitting._best import Rules
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._lanes import run_lanes
-from kernax.fitting._loop import LoopState, Objective, Problem, Rules
+from kernax.fitting._loop import LoopState
+from kernax.fitting._problem import Objective, Problem
 from kernax.model import AbstractModel, settled
 from kernax.parameters import join
 from kernax.selection import negative_log_marginal_likelihood

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 
 from kernax._arrays import is_concrete
+from kernax.fitting._best import Rules
 from kernax.fitting._lbfgs import lbfgs
-from kernax.fitting._loop import Rules
 from kernax.fitting._stochastic import IN_NATS, Stochastic, default_optimiser
 from kernax.model import AbstractModel
 from kernax.parameters import parameter_name, parameters, setting

@@ -17,12 +17,14 @@ from kernax._threads import one_blas_thread
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
+from kernax.fitting._best import Rules
 from kernax.fitting._convergence import sizes
 from kernax.fitting._fit import best_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
 from kernax.fitting._lanes import run_lanes
-from kernax.fitting._loop import AbstractProblem, Evaluated, LoopState, Objective, Rules, stepped
+from kernax.fitting._loop import Evaluated, LoopState, stepped
 from kernax.fitting._models import Models
+from kernax.fitting._problem import AbstractProblem, Objective
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior

@@ -120,22 +120,24 @@ def jittered(
     """The upper factor of `matrix + diag(shift)` with the least jitter on the ladder, that jitter, and whether it exists."""
     entries = diagonal(matrix) + shift
     scale, floor = mean_diagonal(entries, mask), rounding_level(entries, mask)
-    # Past the last rung stands ∞, which factorises the identity instead: a failed factor is finite, and flagged.
-    # One by one: a constant array would be hoisted out of a loop, batched, and refused by `custom_vmap`.
-    rungs = jnp.stack([jnp.zeros_like(scale), *(rung * scale for rung in ladder[1:]), jnp.full_like(scale, jnp.inf)])
+    lowest = ladder[1] * scale if len(ladder) > 1 else jnp.zeros_like(scale)
 
-    def climb(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def climb(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         rung = state[0] + 1
+        # Past the last rung stands ∞, which factorises the identity instead: a failed factor is finite, and flagged.
+        # The rungs are computed one by one: for an array of all of them XLA compiles an operation for each.
+        gave_up = rung == len(ladder)
+        jitter = jnp.where(gave_up, jnp.inf, jnp.where(rung == 1, lowest, 10.0 * state[1]))
         # On rows that count only: on others it would change the determinant.
-        upper = _raw.cholesky(matrix, jnp.where(mask | jnp.isinf(rungs[rung]), shift + rungs[rung], shift))
+        upper = _raw.cholesky(matrix, jnp.where(mask | gave_up, shift + jitter, shift))
         # Not definite for a NaN pivot, too: no comparison with it holds.
-        definite = (rung == len(ladder)) | jnp.all(diagonal(upper) ** 2 > floor)
-        return rung, upper, definite
+        definite = gave_up | jnp.all(diagonal(upper) ** 2 > floor)
+        return rung, jitter, upper, definite
 
-    start = (jnp.asarray(-1), matrix, jnp.asarray(False))
-    rung, upper, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
+    start = (jnp.asarray(-1), jnp.zeros_like(scale), matrix, jnp.asarray(False))
+    rung, jitter, upper, _ = jax.lax.while_loop(lambda state: ~state[-1], climb, start)
     ok = rung < len(ladder)
-    return upper, jnp.where(ok, rungs[rung], 0.0), ok
+    return upper, jnp.where(ok, jitter, 0.0), ok
 
 
 def factorise_matrix(

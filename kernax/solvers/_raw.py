@@ -109,9 +109,11 @@ def inverse_triangle(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The upper triangle of `(RᵀR)⁻¹`. The entries below the diagonal are undefined."""
 
     def by_solves(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        # From the right, where BLAS takes half as long as from the left. (A product of the first solution with itself is a
+        # little faster than the second solve, and less precise: fits of data with a large offset stall.)
         identity = jnp.eye(upper.shape[0], dtype=upper.dtype)
-        half = lax.linalg.triangular_solve(upper.T, identity, left_side=True, lower=True)
-        return lax.linalg.triangular_solve(upper.T, half, left_side=True, lower=True, transpose_a=True)
+        half = lax.linalg.triangular_solve(upper.T, identity, left_side=False, lower=True, transpose_a=True)
+        return lax.linalg.triangular_solve(upper.T, half, left_side=False, lower=True).T
 
     if _lapack.is_available(upper):
         return lax.platform_dependent(upper, cpu=_lapack.potri, default=by_solves)

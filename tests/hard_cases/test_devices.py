@@ -93,7 +93,7 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
 
         _plan._SMALLEST = 1  # a block for each dataset
         lanes, used, lock = np.zeros(3, int), set(), __import__("threading").Lock()
-        run, advance = _engine.run_block, _fit_block._advance_lanes
+        run, advance = _engine.run_block, _fit_block.advance_lanes
 
         def counted(spec, block, site):
             with lock:
@@ -105,7 +105,7 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
             used.update(device.id for leaf in jax.tree.leaves(answer) for device in leaf.devices())
             return answer
 
-        _engine.run_block, _fit_block._advance_lanes = counted, watched
+        _engine.run_block, _fit_block.advance_lanes = counted, watched
 
         def answers(**options):
             lanes[:] = 0
@@ -210,7 +210,7 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
         # A process started in the background may have been told to ignore it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         done = told(kx.fit_many(model(), sets(), together=True, memory_budget=16 * 10 * 8 * 16**2))
-        advance, rounds = _fit_block._advance_lanes, itertools.count(1)
+        advance, rounds = _fit_block.advance_lanes, itertools.count(1)
 
         def counted(*args):
             answer = advance(*args)
@@ -218,7 +218,7 @@ def test_h39_h43_lanes_together_end_on_two_cores_and_ctrl_c_from_outside_is_hear
                 print("on its way", flush=True)
             return answer
 
-        _fit_block._advance_lanes = counted
+        _fit_block.advance_lanes = counted
         never = {"gradient_tolerance": -1.0, "value_tolerance": 0.0, "patience": 10**8, "max_steps": 10**8}
         stopped = told(kx.fit_many(model(), sets(), **never))
         print(json.dumps({"done": done, "stopped": stopped}))

@@ -177,8 +177,8 @@ def test_h41_the_same_shapes_again_compile_nothing(layout, healthy, compilations
     kx.fit_many(other, [made(n, seed=100 + n) for n in (12, 8, 9, 12, 10, 9, 8, 12, 10, 9, 10, 12)], **LAYOUTS[layout])
     assert compilations == []
     more = kx.fit_many(MODEL, SETS * 4, **LAYOUTS[layout])
-    # `stage` moves the results, which are more, to the device, and `_ended` reads them off.
-    assert set(compilations) <= {"jit(stage)", "jit(_ended)"}
+    # `stage` moves the results, which are more, to the device, and `ended` reads them off.
+    assert set(compilations) <= {"jit(stage)", "jit(ended)"}
     for number in range(4):
         assert_identical(of(more, slice(12 * number, 12 * number + 12)), healthy[layout])
 
@@ -379,7 +379,7 @@ def test_h39_ctrl_c_before_anything_is_done_is_raised():
 def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch, tmp_path):
     """A real signal, which Python hands to the main thread while lanes run in others, when five datasets have ended."""
     main, once, ended, sites = threading.main_thread().ident, threading.Lock(), [], []
-    advance, take, site = _fit_block._advance_lanes, _many.Collector.take, _engine.Site
+    advance, take, site = _fit_block.advance_lanes, _many.Collector.take, _engine.Site
 
     def counted(self, part):
         take(self, part)
@@ -396,7 +396,7 @@ def test_h39_ctrl_c_returns_an_entry_for_every_dataset(budget, fits, monkeypatch
     monkeypatch.setattr(_plan, "_SMALLEST", 1)
     monkeypatch.setattr(_engine, "Site", lambda *args: sites.append(site(*args)) or sites[-1])
     monkeypatch.setattr(_many.Collector, "take", counted)
-    monkeypatch.setattr(_fit_block, "_advance_lanes", one_turn)
+    monkeypatch.setattr(_fit_block, "advance_lanes", one_turn)
     # A process started in the background may have been told to ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -1,0 +1,81 @@
+"""What a fit minimises: a scalar of the free parameters."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, Key
+
+from kernax.data import Data
+from kernax.fitting._convergence import sizes
+from kernax.fitting._stochastic import Stochastic
+from kernax.model import AbstractModel, Conditioned, condition
+from kernax.parameters import as_dtype, join, log_prior
+from kernax.solvers import AbstractSolver
+
+Objective = Callable[[Any], Float[Array, ""]]
+
+
+class AbstractProblem(eqx.Module):
+    """A scalar of the free parameters, to be minimised."""
+
+    held: eqx.AbstractVar[AbstractModel]
+
+    @property
+    @abc.abstractmethod
+    def largest_matrix(self) -> int:
+        """Rows of the largest matrix that an evaluation factorises."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The floating type of the value."""
+
+    @abc.abstractmethod
+    def sizes(self, free: AbstractModel) -> Float[Array, " k"]:
+        """What counts as a step of ordinary length, for every free parameter."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, free: AbstractModel, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+        """The value, and beside it the factorisation's result and jitter. `key` is for objectives that are random."""
+
+
+class Problem(AbstractProblem):
+    """What `fit` minimises: `objective(condition(model, data)) - log_prior(model)`."""
+
+    held: AbstractModel
+    data: Data
+    objective: Objective = eqx.field(static=True)
+    solver: AbstractSolver
+
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    @property
+    def largest_matrix(self):
+        return self.solver.largest_matrix(self.data.n)
+
+    def sizes(self, free):
+        return sizes(free, self.data)
+
+    def __call__(self, free, key):
+        model = as_dtype(join(free, self.held), self.data.dtype)
+        objective: Any = self.objective
+        if isinstance(objective, Stochastic):
+            assert key is not None
+            keys = jax.random.split(key)
+            batch, scale = objective.batch(self.data, keys[0])
+            c = condition(model, batch, self.solver, throw=False)
+            value = objective(c, keys[1], scale)
+        else:
+            c = condition(model, self.data, self.solver, throw=False)
+            value = objective(c)
+        value = value - log_prior(model).astype(self.data.dtype)
+        # Of the System, not of its solution, for which an iterative solver would have to solve once more.
+        source = c.system if isinstance(c, Conditioned) else c
+        return value.astype(self.data.dtype), (source.result, source.jitter)
