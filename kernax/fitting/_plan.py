@@ -17,7 +17,7 @@ _SMALLEST, _LARGEST = 16, 256
 """Lanes of a block on CPU: a few, so that cores end together, or more, because each block takes 2 ms besides its lanes."""
 _BLOCKS_OF_WORKER = 6
 """Blocks for each worker on CPU, at the least, before blocks are made larger."""
-_COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.2
+_COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.5
 """Seconds by which a call takes longer if it compiles for one more shape; and if other workers compile at the same time."""
 _WIDEST = 1024
 """Lanes that are computed at once under `vmap`, at the most."""
