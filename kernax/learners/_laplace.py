@@ -34,7 +34,7 @@ from kernax.learners._smooth_machine import (
     initialised_kernel,
     solve,
 )
-from kernax.learners._stationarity import Curvature, Task, curvature
+from kernax.learners._stationarity import Curvature, DataTerm, Task, curvature
 from kernax.learners._votes import sign
 from kernax.posterior import rows_like
 from kernax.rows import Rows, map_rows
@@ -203,7 +203,7 @@ def _laplace_of_machine(c: SmoothMachine) -> Float[Array, ""]:
     model, counts = c.model, c.data.mask
     usable = jnp.isfinite(c.objective)
     gram = gram_of(model.kernel, c.data.x, counts).dense()
-    task = Task(gram, jnp.where(counts, model.C, 0.0), c.data.y, model.loss, intercept=False)
+    task = Task(gram, DataTerm(jnp.where(counts, model.C, 0.0), c.data.y, model.loss), intercept=False)
     inner = curvature(task, jnp.where(usable, c.values, 0.0), max_jitter_of(c.solver, "KernelMachine"))
     return jnp.where(usable, _laplace(c.objective / model.C, inner, model.loss, c.data), jnp.nan)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import is_concrete
+from kernax._arrays import is_concrete, matmul
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
@@ -24,8 +24,8 @@ from kernax.learners._machines import (
     described,
     max_jitter_of,
 )
-from kernax.learners._newton import minimise
-from kernax.learners._stationarity import Curvature, Task, attached, curvature
+from kernax.learners._newton import Minimum, best_constant, minimise
+from kernax.learners._stationarity import Curvature, DataTerm, Factorised, Point, Task, attached, curvature, factorised
 from kernax.learners._votes import sign
 from kernax.parameters import Parameter, positive
 from kernax.rows import take
@@ -206,9 +206,9 @@ def solve(
     penalty = jnp.where(positive_penalty, model.penalty, 1.0).astype(data.dtype)
     targets = jnp.where(allowed & counts, data.y, 1.0)
     gram = gram_of(model.kernel, data.x, counts).dense()
-    task = Task(gram, jnp.where(counts, 0.5 / penalty, 0.0), targets, loss, model.intercept)
+    task = Task(gram, DataTerm(jnp.where(counts, 0.5 / penalty, 0.0), targets, loss), model.intercept)
 
-    found = minimise(task, max_steps, max_jitter)
+    found = _minimum(task, max_steps, max_jitter)
     result = found.result
     if model.intercept:
         result = Result.where(loss.has_minimum(data.y, counts), result, Result.no_minimum)
@@ -218,7 +218,7 @@ def solve(
     result = Result.where(jnp.any(counts), result, Result.empty)
     has_numbers = (result == Result.successful) | (result == Result.stalled) | (result == Result.max_steps_reached)
 
-    alpha, intercept = (jnp.where(has_numbers, part, 0.0) for part in (found.alpha, found.intercept))
+    alpha, intercept = (jnp.where(has_numbers, part, 0.0) for part in found.point[:2])
     inner = None
     if keep_curvature:
         start = jax.lax.stop_gradient((task, alpha, intercept))
@@ -228,7 +228,7 @@ def solve(
     values = task.values(alpha, intercept)
     if inner is not None:
         inner = curvature(task, values, max_jitter, known)
-    losses, norm_squared = task.losses(values), jnp.sum(alpha * (values - intercept))
+    losses, norm_squared = task.term.losses(values), jnp.sum(alpha * (values - intercept))
 
     def or_nan(part: Array) -> Array:
         return jnp.where(has_numbers, part, jnp.nan)
@@ -244,3 +244,17 @@ def solve(
         jitter=found.jitter,
         curvature=inner,
     )
+
+
+def _minimum(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
+    """From α = 0 and the constant that is best for the data; O(n³/3) a step."""
+    task = jax.lax.stop_gradient(task)
+    zeros = jnp.zeros_like(task.term.y)
+    intercept = best_constant(task.term) if task.intercept else jnp.zeros((), zeros.dtype)
+    # A Gram matrix that is not finite makes NaN of zeros.
+    start = Point(zeros, intercept, matmul(task.gram, zeros))
+
+    def linearise(values: Array, least: Array) -> Factorised:
+        return factorised(task, values, max_jitter, least)
+
+    return minimise(task.term, start, linearise, max_steps, intercept=task.intercept)
