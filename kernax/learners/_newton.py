@@ -108,12 +108,13 @@ def minimise(
             )
 
         yes, no = jnp.asarray(True), jnp.asarray(False)
-        end = _Moves(state.least, state.point, state.norm, yes, no, jnp.asarray(0))
-        if reuse:
-            # Near the minimum W hardly changes, and moves with the old factor, O(n²) each, are almost as good as new ones.
-            end = jax.lax.while_loop(lambda moves: moves.helped & (moves.norm > eps**0.75), move, end)
-        else:
-            end = move(end)
+        before = _Moves(state.least, state.point, state.norm, yes, no, jnp.asarray(0))
+
+        # Near the minimum W hardly changes, and moves with the old factor, O(n²) each, are almost as good as new ones.
+        def another(moves: _Moves) -> Bool[Array, ""]:
+            return moves.helped & (moves.norm > eps**0.75)
+
+        end = jax.lax.while_loop(another, move, before) if reuse else move(before)
         settled = (end.norm <= eps**0.4) & (end.norm > 0.5 * state.norm)
         done = end.last | settled | ~(end.norm > eps**0.75)
         return _State(end.least, end.point, end.norm, state.steps + 1, linear.jitter, linear.result, done)

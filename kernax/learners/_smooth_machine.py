@@ -187,6 +187,26 @@ class Solved(NamedTuple):
     curvature: Curvature | None
 
 
+def data_term(loss: AbstractLoss, data: Data, weights: Float[Array, "*n"]) -> tuple[DataTerm, Bool[Array, ""]]:
+    """`Σ C_i loss(y_i, f_i)` over the rows that count, and whether the loss allows their targets; others are replaced."""
+    allowed = jax.vmap(loss.allows)(data.y) | ~data.mask
+    targets = jnp.where(allowed & data.mask, data.y, 1.0)
+    return DataTerm(jnp.where(data.mask, weights, 0.0), targets, loss), jnp.all(allowed)
+
+
+def ended(result: Any, loss: AbstractLoss, data: Data, allowed: Bool[Array, ""], finite: Bool[Array, ""]) -> Any:
+    """How an iteration ended, unless something was wrong with its data."""
+    strange = Result.unknown_labels if loss.labels else Result.nonfinite
+    result = Result.where(allowed, result, strange)
+    result = Result.where(finite, result, Result.nonfinite)
+    return Result.where(jnp.any(data.mask), result, Result.empty)
+
+
+def has_answer(result: Any) -> Bool[Array, ""]:
+    """Whether an iteration that ended so left numbers."""
+    return (result == Result.successful) | (result == Result.stalled) | (result == Result.max_steps_reached)
+
+
 def solve(
     model: AbstractMachine,
     loss: AbstractLoss,
@@ -200,23 +220,18 @@ def solve(
     """Minimise, and attach the derivatives; NaN where there is no answer."""
     max_jitter = max_jitter_of(solver, type(model).__name__)
     counts = data.mask
-    allowed = jax.vmap(loss.allows)(data.y) | ~counts
     positive_penalty = (model.penalty > 0) & jnp.isfinite(model.penalty)
     # Traced values could not be refused. Harmless ones stand in, so that no derivative behind a `where` meets them.
     penalty = jnp.where(positive_penalty, model.penalty, 1.0).astype(data.dtype)
-    targets = jnp.where(allowed & counts, data.y, 1.0)
-    gram = gram_of(model.kernel, data.x, counts).dense()
-    task = Task(gram, DataTerm(jnp.where(counts, 0.5 / penalty, 0.0), targets, loss), model.intercept)
+    term, allowed = data_term(loss, data, 0.5 / penalty)
+    task = Task(gram_of(model.kernel, data.x, counts).dense(), term, model.intercept)
 
     found = _minimum(task, max_steps, max_jitter)
     result = found.result
     if model.intercept:
         result = Result.where(loss.has_minimum(data.y, counts), result, Result.no_minimum)
-    strange = Result.unknown_labels if loss.labels else Result.nonfinite
-    result = Result.where(jnp.all(allowed), result, strange)
-    result = Result.where(finite & jnp.all(positive_penalty), result, Result.nonfinite)
-    result = Result.where(jnp.any(counts), result, Result.empty)
-    has_numbers = (result == Result.successful) | (result == Result.stalled) | (result == Result.max_steps_reached)
+    result = ended(result, loss, data, allowed, finite & jnp.all(positive_penalty))
+    has_numbers = has_answer(result)
 
     alpha, intercept = (jnp.where(has_numbers, part, 0.0) for part in found.point[:2])
     inner = None
