@@ -5,7 +5,7 @@ posterior is taken for a normal one, of precision `K⁻¹ + W` with
 `W = -∂² log p(y | f)` (Rasmussen & Williams, 3.4 and 5.5.1).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -57,11 +57,16 @@ class LatentGP(AbstractMachine):
 
     `kx.condition(gp, data)` finds the mode and Laplace's approximation around it: O(n³/3) for each of five to ten steps.
     `kx.fit(gp, data)` maximises the approximate marginal likelihood. A constant level is a kernel, too: add `kx.Constant()`.
+
+    Any solver that takes a noise for each row will do: each step is a regression with noise `1/W`, W being the curvature of
+    the loss. `kx.condition(gp, data, kx.StateSpace())` takes O(n) a step. With `kx.Vecchia()` and `kx.Eigh()` the loss must
+    be curved everywhere, as those of `Poisson` and `Logistic` are; otherwise the result may be `stalled`.
     """
 
     kernel: AbstractKernel
     likelihood: AbstractLoss
     intercept: bool = eqx.field(static=True, repr=False)
+    takes_any_solver: ClassVar[bool] = True
 
     def __init__(self, kernel: Any, likelihood: Any = None):
         self.kernel = kernel

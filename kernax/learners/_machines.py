@@ -1,7 +1,7 @@
 """What machines of other losses share: `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, and `f(x) = Σ α_i k(x, x_i)` for an answer."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ class AbstractMachine(AbstractModel):
 
     penalty: eqx.AbstractVar[Float[Parameter, "*n"]]
     intercept: eqx.AbstractVar[bool]
+    takes_any_solver: ClassVar[bool] = False
+    """Whether it is solved by whatever solver is given; else by factors of dense matrices alone."""
 
     @property
     def C(self) -> Float[Array, "*n"]:  # noqa: N802
