@@ -59,11 +59,11 @@ class Conditioning(AbstractLinearised):
     weights: Row
 
     @property
-    def jitter(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def jitter(self):
         return self.system.jitter
 
     @property
-    def result(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def result(self):
         return self.system.result
 
     def direction(self, at, pulls):

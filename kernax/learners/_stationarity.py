@@ -119,9 +119,15 @@ class Point(NamedTuple):
 class AbstractLinearised(eqx.Module):
     """The conditions of a minimum, made linear with the curvatures W at some point."""
 
-    jitter: eqx.AbstractVar[Scalar]
-    result: eqx.AbstractVar[Any]
-    """How the preparation ended."""
+    @property
+    @abc.abstractmethod
+    def jitter(self) -> Scalar:
+        """What had to be added to a diagonal."""
+
+    @property
+    @abc.abstractmethod
+    def result(self) -> Any:
+        """How the preparation ended."""
 
     @abc.abstractmethod
     def direction(self, at: Point, pulls: Row) -> Direction:
@@ -137,11 +143,11 @@ class Factorised(AbstractLinearised):
     """`S1`."""
 
     @property
-    def jitter(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def jitter(self):
         return self.inner.system.jitter
 
     @property
-    def result(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def result(self):
         return self.inner.system.result
 
     def direction(self, at, pulls):
