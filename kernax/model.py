@@ -263,8 +263,8 @@ def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int 
     """
     if type(solver).settled is AbstractSolver.settled:
         return solver
-    if _trend(model) is not None:
-        # The free functions are solved for, with all rows.
+    if _trend(model) is not None or not isinstance(model, Model):
+        # Free functions and modes are solved for, with all rows.
         part = None
     return _settled(solver, model, data, part)
 

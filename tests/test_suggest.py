@@ -82,6 +82,12 @@ def test_machines_have_one_solver():
     assert kx.suggest_solver(kx.learners.SVC(kx.RBF()), data).solver == kx.Cholesky()
 
 
+def test_likelihoods_have_that_of_their_structure():
+    data = kx.Data(np.linspace(0.0, 1.0, 5000)[:, None], np.ones(5000))
+    counts = kx.learners.LatentGP(kx.Matern32(), kx.learners.Poisson())
+    assert kx.suggest_solver(counts, data).solver == kx.StateSpace()
+
+
 def test_memory_decides_where_rows_do_not():
     facts = Facts(rows=8000, columns=4)
     assert suggestion(facts, 3 * GIB).solver == kx.Cholesky()

@@ -5,18 +5,18 @@ posterior is taken for a normal one, of precision `K⁻¹ + W` with
 `W = -∂² log p(y | f)` (Rasmussen & Williams, 3.4 and 5.5.1).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import matmul
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.grams import gram_of
+from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel
 from kernax.learners._losses import AbstractLoss, Logistic, as_loss
 from kernax.learners._machines import (
@@ -27,19 +27,23 @@ from kernax.learners._machines import (
     described,
     max_jitter_of,
 )
+from kernax.learners._modes import approximation, attached, mode, prior_of
 from kernax.learners._smooth_machine import (
     SmoothMachine,
     check_classifier,
     check_observed,
+    data_term,
+    ended,
+    has_answer,
     initialised_kernel,
     solve,
 )
-from kernax.learners._stationarity import Curvature, Task, curvature
+from kernax.learners._stationarity import Curvature, DataTerm, Task, curvature
 from kernax.learners._votes import sign
 from kernax.posterior import rows_like
 from kernax.rows import Rows, map_rows
 from kernax.selection import log_marginal_likelihood
-from kernax.solvers import AbstractSolver
+from kernax.solvers import AbstractSolver, AbstractSystem, Result, Solution, is_usable
 
 _MAX_STEPS = 100
 _NODES = np.linspace(-8.0, 8.0, 201)
@@ -53,11 +57,16 @@ class LatentGP(AbstractMachine):
 
     `kx.condition(gp, data)` finds the mode and Laplace's approximation around it: O(n³/3) for each of five to ten steps.
     `kx.fit(gp, data)` maximises the approximate marginal likelihood. A constant level is a kernel, too: add `kx.Constant()`.
+
+    Any solver that takes a noise for each row will do: each step is a regression with noise `1/W`, W being the curvature of
+    the loss. `kx.condition(gp, data, kx.StateSpace())` takes O(n) a step. With `kx.Vecchia()` and `kx.Eigh()` the loss must
+    be curved everywhere, as those of `Poisson` and `Logistic` are; otherwise the result may be `stalled`.
     """
 
     kernel: AbstractKernel
     likelihood: AbstractLoss
     intercept: bool = eqx.field(static=True, repr=False)
+    takes_any_solver: ClassVar[bool] = True
 
     def __init__(self, kernel: Any, likelihood: Any = None):
         self.kernel = kernel
@@ -78,22 +87,9 @@ class LatentGP(AbstractMachine):
         check_observed(self.likelihood, data, False, "LatentGP")
 
     def conditioned(self, data, finite, solver):
-        solved = solve(self, self.likelihood, data, finite, solver, _MAX_STEPS, keep_curvature=True)
-        assert solved.curvature is not None
-        return LaplaceGP(
-            model=self,
-            data=data,
-            solver=solver,
-            coefficients=solved.coefficients,
-            intercept=solved.intercept,
-            values=solved.values,
-            curvature=solved.curvature,
-            log_likelihood=_laplace(solved.objective, solved.curvature, self.likelihood, data),
-            gradient_norm=solved.gradient_norm,
-            num_steps=solved.num_steps,
-            result=solved.result,
-            jitter=solved.jitter,
-        )
+        # Cholesky factorises `I + √W K √W`, whose eigenvalues are all at least 1, and several moves share a factor.
+        by = _by_factors if solver.suits_machines else _by_conditioning
+        return by(self, data, finite, solver)
 
     def initialised(self, data):
         return eqx.tree_at(lambda m: m.kernel, self, initialised_kernel(self.kernel, self.likelihood, data))
@@ -133,8 +129,10 @@ class LaplaceGP(AbstractExpansion):
     """0."""
     values: Float[Array, " n"]
     """The mode of f at the data."""
-    curvature: Curvature
-    """`(K + W⁻¹)⁻¹`."""
+    system: AbstractSystem
+    """`K + W⁻¹`."""
+    solution: Solution
+    """What predictions are made from."""
     log_likelihood: Float[Array, ""]
     """What `kx.log_marginal_likelihood` answers."""
     gradient_norm: Float[Array, ""]
@@ -146,8 +144,12 @@ class LaplaceGP(AbstractExpansion):
         return described(self, "log_likelihood", "gradient_norm")
 
     def latent(self, x: Any) -> Latent:
-        """Mean `k_xX α` and variance `k(x,x) - k_xX (K + W⁻¹)⁻¹ k_Xx` of f at the rows of x, O(n²) a row."""
+        """Mean `k_xX α` and variance `k(x,x) - k_xX (K + W⁻¹)⁻¹ k_Xx` of f at the rows of x; O(n²) a row with a dense
+        solver."""
         return _latent(self, rows_like(self.data, x))
+
+    def _sum(self, x):
+        return self.system.mean(x, self.solution)
 
     def probability(self, x: Any) -> Float[Array, " m"]:
         """`P(y = +1)` at the rows of x, averaged over f. Nearer to ½ than `machine.probability`, where f is uncertain."""
@@ -170,13 +172,96 @@ class LaplaceGP(AbstractExpansion):
 
 @compiled
 def _latent(c: LaplaceGP, x: Rows) -> Latent:
-    def of_block(block: Rows) -> tuple[Array, Array]:
-        cross = gram_of(c.model.kernel, c.data.x, c.data.mask).cross(block)
-        explained = jnp.sum(cross * c.curvature(cross), axis=0)
-        return matmul(cross.T, c.coefficients), c.model.kernel.diag(block) - explained
+    mean, spread = c.system.mean_and_variance(x, c.solution)
+    ok, variance = jnp.isfinite(c.intercept), jnp.where(spread.value < 0, 0.0, spread.value)
+    return Latent(jnp.where(ok, mean, jnp.nan), jnp.where(ok, variance, jnp.nan))
 
-    mean, variance = map_rows(of_block, x, 4 * c.data.n)
-    return Latent(mean, jnp.where(variance < 0, 0.0, variance))
+
+class CurvedSystem(AbstractSystem):
+    """`K + W⁻¹` by the factor of `I + √W K √W`."""
+
+    gram: AbstractGram
+    noise: Float[Array, " n"]
+    """`W⁻¹`; the largest number there is where W is 0."""
+    curvature: Curvature
+    jitter: Float[Array, ""]
+    result: Any
+
+    def _solve(self, columns):
+        return Solution(self.curvature(columns), self.result)
+
+    def _logdet(self):
+        return self.curvature.system.logdet() + jnp.sum(jnp.log(self.shift))
+
+
+def _by_factors(model: LatentGP, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> LaplaceGP:
+    solved = solve(model, model.likelihood, data, finite, solver, _MAX_STEPS, keep_curvature=True)
+    inner = solved.curvature
+    assert inner is not None
+    weights = inner.roots**2
+    system = CurvedSystem(
+        gram=gram_of(model.kernel, data.x, data.mask),
+        noise=1.0 / jnp.where(weights > 0, weights, jnp.finfo(data.dtype).tiny),
+        curvature=inner,
+        jitter=inner.system.jitter,
+        result=inner.system.result,
+    )
+    ok = jnp.isfinite(solved.intercept)
+    return LaplaceGP(
+        model=model,
+        data=data,
+        solver=solver,
+        coefficients=solved.coefficients,
+        intercept=solved.intercept,
+        values=solved.values,
+        system=system,
+        solution=Solution(jnp.where(ok, solved.coefficients, 0.0), system.result),
+        log_likelihood=_laplace(solved.objective, inner, model.likelihood, data),
+        gradient_norm=solved.gradient_norm,
+        num_steps=solved.num_steps,
+        result=solved.result,
+        jitter=solved.jitter,
+    )
+
+
+def _by_conditioning(model: LatentGP, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> LaplaceGP:
+    """By the System of `K + W⁻¹`, which any solver prepares."""
+    if not solver.solves:
+        raise TypeError(f"LatentGP needs all rows, and {solver!r} computes with a part of them: leave out part=.")
+    likelihood, dtype = model.likelihood, data.dtype
+    term, allowed = data_term(likelihood, data, jnp.ones((), dtype))
+    prior = prior_of(gram_of(model.kernel, data.x, data.mask), solver, term)
+    found = mode(prior, term, _MAX_STEPS)
+    result = ended(found.result, likelihood, data, allowed, finite)
+    usable = has_answer(result)
+    alpha, values = (jnp.where(usable, part, 0.0) for part in (found.point.alpha, found.point.fitted))
+    alpha, values = attached(prior, term, alpha, values)
+    near = approximation(prior, term, values)
+    result = Result.where(usable & ~is_usable(near.solution.result), near.solution.result, result)
+    has_numbers = has_answer(result)
+    terms = near.system.evidence(values + term.pulls(values) / near.weights)
+    volume = terms.logdet + jnp.sum(jnp.where(data.mask, jnp.log(near.weights), 0.0))
+    constant = data.count.astype(dtype) * likelihood.log_normaliser().astype(dtype)
+    objective = jnp.sum(term.losses(values)) + 0.5 * jnp.sum(alpha * values)
+
+    def or_nan(part: Array) -> Array:
+        return jnp.where(has_numbers, part, jnp.nan)
+
+    return LaplaceGP(
+        model=model,
+        data=data,
+        solver=solver,
+        coefficients=or_nan(alpha),
+        intercept=or_nan(jnp.zeros((), dtype)),
+        values=or_nan(values),
+        system=near.system,
+        solution=near.solution,
+        log_likelihood=or_nan(-objective - constant - 0.5 * volume + terms.correction),
+        gradient_norm=found.gradient_norm,
+        num_steps=found.num_steps,
+        result=result,
+        jitter=found.jitter,
+    )
 
 
 @log_marginal_likelihood.register(LaplaceGP)
@@ -203,7 +288,7 @@ def _laplace_of_machine(c: SmoothMachine) -> Float[Array, ""]:
     model, counts = c.model, c.data.mask
     usable = jnp.isfinite(c.objective)
     gram = gram_of(model.kernel, c.data.x, counts).dense()
-    task = Task(gram, jnp.where(counts, model.C, 0.0), c.data.y, model.loss, intercept=False)
+    task = Task(gram, DataTerm(jnp.where(counts, model.C, 0.0), c.data.y, model.loss), intercept=False)
     inner = curvature(task, jnp.where(usable, c.values, 0.0), max_jitter_of(c.solver, "KernelMachine"))
     return jnp.where(usable, _laplace(c.objective / model.C, inner, model.loss, c.data), jnp.nan)
 

@@ -1,7 +1,7 @@
 """What machines of other losses share: `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, and `f(x) = Σ α_i k(x, x_i)` for an answer."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ class AbstractMachine(AbstractModel):
 
     penalty: eqx.AbstractVar[Float[Parameter, "*n"]]
     intercept: eqx.AbstractVar[bool]
+    takes_any_solver: ClassVar[bool] = False
+    """Whether it is solved by whatever solver is given; else by factors of dense matrices alone."""
 
     @property
     def C(self) -> Float[Array, "*n"]:  # noqa: N802
@@ -119,19 +121,21 @@ class AbstractExpansion(eqx.Module):
     jitter: eqx.AbstractVar[Float[Array, ""]]
 
     def __call__(self, x: Any) -> Float[Array, " m"]:
-        """The function at the rows of x, O(n) a row, in blocks of bounded memory."""
+        """The function at the rows of x, in blocks of bounded memory; O(n) a row with a dense solver."""
         return expansion(self, rows_like(self.data, x))
+
+    def _sum(self, x: Rows) -> Float[Array, " m"]:
+        """`k_xX α`; anything finite where training failed."""
+        # NaN is chosen last: multiplied by it, a derivative behind a `where` would be NaN, too.
+        coefficients = jnp.where(jnp.isfinite(self.intercept), self.coefficients, 0.0)
+        return gram_of(self.model.kernel, self.data.x, self.data.mask).cross_mv(x, coefficients[:, None])[:, 0]
 
 
 @compiled
 def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
     """`k_xX α + b`."""
-
-    # NaN where training failed, but chosen last: multiplied by it, a derivative behind a `where` would be NaN, too.
     ok = jnp.isfinite(c.intercept)
-    coefficients, intercept = jnp.where(ok, c.coefficients, 0.0), jnp.where(ok, c.intercept, 0.0)
-    values = gram_of(c.model.kernel, c.data.x, c.data.mask).cross_mv(x, coefficients[:, None])[:, 0]
-    return jnp.where(ok, values + intercept, jnp.nan)
+    return jnp.where(ok, c._sum(x) + jnp.where(ok, c.intercept, 0.0), jnp.nan)
 
 
 def described(c: AbstractExpansion, *numbers: str) -> str:

@@ -1,13 +1,13 @@
-"""Newton's method for `Σ C_i loss(y_i, h_i) + ½ αᵀKα`, `h = Kα + b`, with a line search and few factorisations."""
+"""Newton's method for `Σ C_i loss(y_i, h_i) + ½ αᵀKα`, `h = Kα + b`, with a line search."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import matmul
-from kernax.learners._stationarity import Direction, Task, curvature, newton_step
+from kernax.learners._stationarity import AbstractLinearised, DataTerm, Direction, Point
 from kernax.solvers import Result
 
 Scalar = Float[Array, ""]
@@ -19,8 +19,7 @@ _HALVINGS = 60
 class Minimum(NamedTuple):
     """Where the iteration ended, and how; numbers without derivatives."""
 
-    alpha: Row
-    intercept: Scalar
+    point: Point
     gradient_norm: Scalar
     """The largest of `|ρ|` and `|Σα|`, relative to the largest of `|α|` and `|C·loss'|`."""
     num_steps: Int[Array, ""]
@@ -28,24 +27,9 @@ class Minimum(NamedTuple):
     result: Any
 
 
-class _Point(NamedTuple):
-    alpha: Row
-    intercept: Scalar
-    fitted: Row
-    """`Kα`."""
-
-    @property
-    def values(self) -> Row:
-        return self.fitted + self.intercept
-
-    def moved(self, by: Direction, length: Scalar) -> "_Point":
-        # A direction of length 0 may be NaN.
-        return _Point(*(jnp.where(length > 0, old + length * change, old) for old, change in zip(self, by, strict=True)))
-
-
 class _Moves(NamedTuple):
     least: Row
-    point: _Point
+    point: Point
     norm: Scalar
     helped: Bool[Array, ""]
     """Whether the last move made the gradient four times smaller, or there was none yet."""
@@ -57,7 +41,7 @@ class _Moves(NamedTuple):
 class _State(NamedTuple):
     least: Row
     """What W is taken for at least."""
-    point: _Point
+    point: Point
     norm: Scalar
     steps: Int[Array, ""]
     jitter: Scalar
@@ -65,81 +49,98 @@ class _State(NamedTuple):
     done: Bool[Array, ""]
 
 
-def minimise(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
+def minimise(
+    term: DataTerm,
+    start: Point,
+    linearise: Callable[[Row, Row], AbstractLinearised],
+    max_steps: int,
+    *,
+    intercept: bool = False,
+    reuse: bool = True,
+) -> Minimum:
     """Newton steps, halved while the objective does not fall, until the gradient is nothing but rounding.
 
-    O(n³/3) a step. The start is α = 0 and the constant that is best for the data.
-    """
-    task = jax.lax.stop_gradient(task)
-    eps = jnp.finfo(task.y.dtype).eps
-    zeros, zero = jnp.zeros_like(task.y), jnp.zeros((), task.y.dtype)
-    at_zero = jnp.sum(jnp.abs(task.losses(zeros)))
+    **Arguments:**
 
-    def norm(point: _Point) -> Scalar:
-        alpha, pulls = point.alpha, task.pulls(point.values)
+    - `term`: what is minimised, beside `½ αᵀKα`.
+    - `start`: where to start.
+    - `linearise`: the linear conditions with the curvatures at given values, none of them below its second argument.
+    - `max_steps`: how many times it is called at the most.
+    - `intercept`: whether `Σα = 0` is a condition.
+    - `reuse`: whether several moves are made with one W, because `linearise` costs much more than a move.
+
+    **Returns:**
+
+    A `Minimum`. Nothing of it is differentiable.
+    """
+    term = jax.lax.stop_gradient(term)
+    eps = jnp.finfo(term.y.dtype).eps
+    zeros, zero = jnp.zeros_like(term.y), jnp.zeros((), term.y.dtype)
+    at_zero = jnp.sum(jnp.abs(term.losses(zeros)))
+
+    def norm(point: Point) -> Scalar:
+        alpha, pulls = point.alpha, term.pulls(point.values)
         largest = jnp.max(jnp.maximum(jnp.abs(alpha), jnp.abs(pulls)))
         # Where all forces vanish (a constant target), what rounding of f makes of them is still to count as nothing.
-        rounding = 10 * eps * jnp.max(task.curvatures(point.values)) * jnp.max(jnp.abs(point.values))
+        rounding = 10 * eps * jnp.max(term.curvatures(point.values)) * jnp.max(jnp.abs(point.values))
         scale = largest + jnp.where(jnp.isfinite(rounding), rounding, 0.0) / eps**0.75
-        off = jnp.max(jnp.abs(pulls - alpha)) + (jnp.abs(jnp.sum(alpha)) if task.intercept else 0.0)
+        off = jnp.max(jnp.abs(pulls - alpha)) + (jnp.abs(jnp.sum(alpha)) if intercept else 0.0)
         return off / jnp.where(scale == 0, 1.0, scale)
 
     def step(state: _State) -> _State:
-        inner = curvature(task, state.point.values, max_jitter, least=state.least)
-        along = inner.along(task)
+        linear = linearise(state.point.values, state.least)
 
         def move(moves: _Moves) -> _Moves:
             at = moves.point
-            pulls = task.pulls(at.values)
-            floor = 1e-10 * jnp.sum(jnp.abs(pulls))
-            direction = newton_step(task, inner, along, pulls - at.alpha, -jnp.sum(at.alpha), floor)
-            length, decrease, level = _line_search(task, at, pulls, direction)
+            pulls = term.pulls(at.values)
+            direction = linear.direction(at, pulls)
+            length, decrease, level = _line_search(term, at, pulls, direction)
             point = at.moved(direction, length)
             now = norm(point)
             # Where no more than rounding was to be gained, this was the last step: an error of √ε becomes one of ε.
             last = (decrease <= eps * level + eps**2 * at_zero) | (length == 0)
             # A step that was too long says how curved the loss is on its way: no less curved it is taken for next time.
             change = direction.fitted + direction.intercept
-            fall = (pulls - task.pulls(at.values + change)) / jnp.where(change == 0, 1.0, change)
+            fall = (pulls - term.pulls(at.values + change)) / jnp.where(change == 0, 1.0, change)
             least = jnp.where((length < 0.1) & (fall > 0) & jnp.isfinite(fall**2), fall, 0.0)
             return _Moves(
                 least, point, now, now < 0.25 * moves.norm, jnp.where(moves.number == 0, last, moves.last), moves.number + 1
             )
 
-        # Near the minimum W hardly changes, and moves with the old factor, O(n²) each, are almost as good as new ones.
         yes, no = jnp.asarray(True), jnp.asarray(False)
-        start = _Moves(state.least, state.point, state.norm, yes, no, jnp.asarray(0))
-        end = jax.lax.while_loop(lambda moves: moves.helped & (moves.norm > eps**0.75), move, start)
-        system = inner.system
+        before = _Moves(state.least, state.point, state.norm, yes, no, jnp.asarray(0))
+
+        # Near the minimum W hardly changes, and moves with the old factor, O(n²) each, are almost as good as new ones.
+        def another(moves: _Moves) -> Bool[Array, ""]:
+            return moves.helped & (moves.norm > eps**0.75)
+
+        end = jax.lax.while_loop(another, move, before) if reuse else move(before)
         settled = (end.norm <= eps**0.4) & (end.norm > 0.5 * state.norm)
         done = end.last | settled | ~(end.norm > eps**0.75)
-        return _State(end.least, end.point, end.norm, state.steps + 1, system.jitter, system.result, done)
+        return _State(end.least, end.point, end.norm, state.steps + 1, linear.jitter, linear.result, done)
 
-    intercept = _best_constant(task) if task.intercept else zero
-    fitted = matmul(task.gram, zeros)
-    point = _Point(zeros, intercept, fitted)
-    first = norm(point)
-    # Not `first <= …`: NaN is to end the loop. A Gram matrix that is not finite makes NaN of zeros.
-    done = ~(first > eps**0.75) | jnp.any(jnp.isnan(fitted))
+    first = norm(start)
+    # Not `first <= …`: NaN is to end the loop.
+    done = ~(first > eps**0.75) | jnp.any(jnp.isnan(start.fitted))
     fine = Result.where(jnp.asarray(True), Result.successful, Result.empty)
-    start = _State(zeros, point, first, jnp.asarray(0), zero, fine, done)
-    end = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), step, start)
+    begin = _State(zeros, start, first, jnp.asarray(0), zero, fine, done)
+    end = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), step, begin)
 
     result = Result.where(end.done, Result.stalled, Result.max_steps_reached)
     # With a tiny penalty α hangs on the last digits of f: then f is what was found as well as it can be.
     values = end.point.values
-    rounding = 10 * eps * jnp.max(task.curvatures(values)) * jnp.max(jnp.abs(values))
-    exact = end.done & (jnp.max(jnp.abs(task.pulls(values) - end.point.alpha)) <= rounding)
+    rounding = 10 * eps * jnp.max(term.curvatures(values)) * jnp.max(jnp.abs(values))
+    exact = end.done & (jnp.max(jnp.abs(term.pulls(values) - end.point.alpha)) <= rounding)
     result = Result.where((end.norm <= eps**0.4) | exact, Result.successful, result)
     result = Result.where(end.factor_result == Result.successful, result, end.factor_result)
     result = Result.where(jnp.isfinite(end.norm) & jnp.all(jnp.isfinite(values)), result, Result.nonfinite)
-    return Minimum(end.point.alpha, end.point.intercept, end.norm, end.steps, end.jitter, result)
+    return Minimum(end.point, end.norm, end.steps, end.jitter, result)
 
 
-def _line_search(task: Task, at: _Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
+def _line_search(term: DataTerm, at: Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
     """The largest of 1, ½, ¼, … that makes the objective fall as it should (0 if none does), the decrease that the quadratic
     model promises, and the size of the objective's terms. O(n) a trial: K is not met again."""
-    eps = jnp.finfo(task.y.dtype).eps
+    eps = jnp.finfo(term.y.dtype).eps
     squares = jnp.stack(
         [
             jnp.sum(at.alpha * at.fitted),
@@ -151,7 +152,7 @@ def _line_search(task: Task, at: _Point, pulls: Row, direction: Direction) -> tu
     change = direction.fitted + direction.intercept
 
     def objective(length: Scalar) -> tuple[Scalar, Scalar]:
-        losses = task.losses(at.values + length * change)
+        losses = term.losses(at.values + length * change)
         norm = squares[0] + 2.0 * length * squares[1] + length**2 * squares[2]
         return jnp.sum(losses) + 0.5 * norm, jnp.sum(jnp.abs(losses)) + 0.5 * jnp.abs(squares[0])
 
@@ -170,13 +171,13 @@ def _line_search(task: Task, at: _Point, pulls: Row, direction: Direction) -> tu
     return jnp.where(halvings < _HALVINGS, length, 0.0), 0.5 * forces, level
 
 
-def _best_constant(task: Task) -> Scalar:
+def best_constant(term: DataTerm) -> Scalar:
     """A constant close to the minimum of `Σ C loss(y, b)`, whose slope rises: doubled until it is passed, then halved."""
 
     def slope(b: Scalar) -> Scalar:
-        return -jnp.sum(task.pulls(jnp.full_like(task.y, b)))
+        return -jnp.sum(term.pulls(jnp.full_like(term.y, b)))
 
-    zero = jnp.zeros((), task.y.dtype)
+    zero = jnp.zeros((), term.y.dtype)
     sign = -jnp.sign(slope(zero))
 
     def widen(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -8,6 +8,7 @@ where `(I + WK)⁻¹ = I - SK`, `S = √W B⁻¹ √W` and `B = I + √W K √W`
 No eigenvalue of B is below 1, whatever K is; nothing is divided by W, which Huber's loss and the squared hinge make 0.
 """
 
+import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,15 +24,13 @@ Scalar = Float[Array, ""]
 Row = Float[Array, " n"]
 
 
-class Task(eqx.Module):
-    """What is minimised. Rows that do not count have zeros in `gram` and a weight of 0."""
+class DataTerm(eqx.Module):
+    """`Σ C_i loss(y_i, f_i)` and its derivatives. Rows that do not count have a weight of 0."""
 
-    gram: Float[Array, "n n"]
     weights: Row
     """C, for each row."""
     y: Row
     loss: AbstractLoss
-    intercept: bool = eqx.field(static=True)
 
     def pulls(self, values: Row) -> Row:
         """`-C·loss'`: what α is at the minimum."""
@@ -45,13 +44,21 @@ class Task(eqx.Module):
         """`C·loss`."""
         return self._counted(row_losses(self.loss, self.y, values))
 
-    def values(self, alpha: Row, intercept: Scalar) -> Row:
-        """`Kα + b`; b in rows that do not count."""
-        return matmul(self.gram, alpha) + intercept
-
     def _counted(self, rows: Row) -> Row:
         # A plain product would make NaN of a loss that is infinite at what stands behind a mask.
         return jnp.where(self.weights > 0, self.weights * rows, 0.0)
+
+
+class Task(eqx.Module):
+    """What is minimised. Rows that do not count have zeros in `gram`."""
+
+    gram: Float[Array, "n n"]
+    term: DataTerm
+    intercept: bool = eqx.field(static=True)
+
+    def values(self, alpha: Row, intercept: Scalar) -> Row:
+        """`Kα + b`; b in rows that do not count."""
+        return matmul(self.gram, alpha) + intercept
 
 
 class Curvature(eqx.Module):
@@ -75,14 +82,14 @@ def curvature(
 ) -> Curvature:
     """S at these values, with no W below `least`; O(n³/3). If the System of the same numbers is `known`, only the
     derivatives are new, and nothing is factorised."""
-    weights = task.curvatures(values) if least is None else jnp.maximum(task.curvatures(values), least)
+    weights = task.term.curvatures(values) if least is None else jnp.maximum(task.term.curvatures(values), least)
     # The root's slope at 0 is infinite; there the weight itself does not move.
     roots = jnp.where(weights > 0, jnp.sqrt(jnp.where(weights > 0, weights, 1.0)), 0.0)
     matrix = roots[:, None] * task.gram * roots[None, :]
     if known is not None:
         return Curvature(roots, eqx.tree_at(lambda system: system.gram.matrix, known, matrix))
     # Rows that do not count have a weight of 0, so a row of the identity: no jitter belongs there.
-    return Curvature(roots, factorise_matrix(matrix, jnp.ones((), matrix.dtype), task.weights > 0, max_jitter))
+    return Curvature(roots, factorise_matrix(matrix, jnp.ones((), matrix.dtype), task.term.weights > 0, max_jitter))
 
 
 class Direction(NamedTuple):
@@ -91,6 +98,67 @@ class Direction(NamedTuple):
     alpha: Row
     intercept: Scalar
     fitted: Row
+
+
+class Point(NamedTuple):
+    """α, b and `Kα`."""
+
+    alpha: Row
+    intercept: Scalar
+    fitted: Row
+
+    @property
+    def values(self) -> Row:
+        return self.fitted + self.intercept
+
+    def moved(self, by: Direction, length: Scalar) -> "Point":
+        # A direction of length 0 may be NaN.
+        return Point(*(jnp.where(length > 0, old + length * change, old) for old, change in zip(self, by, strict=True)))
+
+
+class AbstractLinearised(eqx.Module):
+    """The conditions of a minimum, made linear with the curvatures W at some point."""
+
+    @property
+    @abc.abstractmethod
+    def jitter(self) -> Scalar:
+        """What had to be added to a diagonal."""
+
+    @property
+    @abc.abstractmethod
+    def result(self) -> Any:
+        """How the preparation ended."""
+
+    @abc.abstractmethod
+    def direction(self, at: Point, pulls: Row) -> Direction:
+        """The Newton step from a point with these pulls."""
+
+
+class Factorised(AbstractLinearised):
+    """By the factor of `I + √W K √W`."""
+
+    task: Task
+    inner: Curvature
+    along: Row | None
+    """`S1`."""
+
+    @property
+    def jitter(self):
+        return self.inner.system.jitter
+
+    @property
+    def result(self):
+        return self.inner.system.result
+
+    def direction(self, at, pulls):
+        floor = 1e-10 * jnp.sum(jnp.abs(pulls))
+        return newton_step(self.task, self.inner, self.along, pulls - at.alpha, -jnp.sum(at.alpha), floor)
+
+
+def factorised(task: Task, values: Row, max_jitter: float | None, least: Row) -> Factorised:
+    """The conditions with the curvatures at these values, none of them below `least`; O(n³/3)."""
+    inner = curvature(task, values, max_jitter, least=least)
+    return Factorised(task, inner, inner.along(task))
 
 
 def newton_step(task: Task, inner: Curvature, along: Row | None, residual: Row, total: Scalar, floor: Any) -> Direction:
@@ -129,7 +197,7 @@ def attached(
 
         def residual(arrays: Any) -> Row:
             task: Task = eqx.combine(arrays, static)
-            return task.pulls(task.values(alpha, intercept)) - alpha
+            return task.term.pulls(task.values(alpha, intercept)) - alpha
 
         _, change = jax.jvp(residual, (arrays,), (tangents[0],))
         task = eqx.combine(arrays, static)

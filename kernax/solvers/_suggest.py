@@ -129,7 +129,7 @@ def suggestion(facts: Facts, available: int | None, *, ridges: bool = False, fol
 
 def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
     if facts.is_machine:
-        return _Choice(Cholesky(), "Machines of kx.learners factorise dense matrices, and accept no other solver.")
+        return _Choice(Cholesky(), "This machine of kx.learners factorises dense matrices, and accepts no other solver.")
     if facts.rows > _FEW or _dense_bytes(facts, direct) > _SMALL:
         return None
     return _Choice(
@@ -232,7 +232,8 @@ def _is_array(leaf: Any) -> bool:
 def facts_of(model: Any, data: Data) -> Facts:
     """What is known of a model and its data. Only shapes are computed, so that the data may be traced."""
     kernel, rows = model.kernel, jax.eval_shape(take, data.x)
-    noise: Any = getattr(model, "noise", None)
+    # A likelihood that is not normal makes a noise for each row, in every step.
+    noise: Any = np.ones(1) if getattr(model, "takes_any_solver", False) else getattr(model, "noise", None)
     return Facts(
         rows=data.n,
         columns=rows.shape[1] if hasattr(rows, "shape") else None,

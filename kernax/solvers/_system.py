@@ -88,6 +88,9 @@ class AbstractSystem(eqx.Module):
         quadratic = derivatives.quadratic(self.operator, columns, solution.value)
         return Evidence(quadratic, self._logdet(), jnp.zeros((), columns.dtype), solution.result)
 
+    def _fitted(self, solution: Solution) -> Float[Array, "n p"]:
+        return self.gram.mv(solution.value)
+
     def _mean(self, x: Rows, solution: Solution) -> Float[Array, "m p"]:
         return self.gram.cross_mv(x, solution.value)
 
@@ -120,8 +123,9 @@ class AbstractSystem(eqx.Module):
         del rows
         return None
 
-    def shifted(self, noise: Float[Array, ""]) -> "AbstractSystem | None":
-        """The System of `K + noise·I` for another common noise, from the same factorisation: what a ridge path asks for."""
+    def shifted(self, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
+        """The System of `K + noise·I` for another noise of the same shape, from the same factorisation: what a ridge path
+        asks for."""
         del noise
         return None
 
@@ -194,6 +198,11 @@ class AbstractSystem(eqx.Module):
         quadratic, logdet, correction = (self._or_nan(term) for term in terms[:3])
         return Evidence(quadratic, logdet, correction, worse(self.result, terms.result), terms.logdet_error)
 
+    def fitted(self, solution: Solution) -> Float[Array, "n *p"]:
+        """`K A⁻¹ b` at the rows of the data, from the solution for b; 0 in masked rows."""
+        answer = self._columns(self._fitted(self._usable(solution)))
+        return self._or_nan(answer).reshape(solution.value.shape)
+
     def mean(self, x: Rows, solution: Solution) -> Float[Array, "m *p"]:
         """`k(x, X) A⁻¹ b` at new rows, from the solution for b."""
         answer = self._mean(self._located(x), self._usable(solution))
@@ -265,6 +274,22 @@ class AbstractSolver(eqx.Module):
 
         A System. Whether the preparation succeeded is its `result`: nothing raises for numbers.
         """
+
+    def prepare_again(self, system: Any, noise: Float[Array, "*n"]) -> AbstractSystem:
+        """The System of the same Gram for another noise, with what does not depend on the noise taken from the first one:
+        what a likelihood that is not normal asks for in every step.
+
+        **Arguments:**
+
+        - `system`: a System that this solver has prepared.
+        - `noise`: another noise, in the shape of that System's noise.
+
+        **Returns:**
+
+        A System.
+        """
+        again = system.shifted(noise)
+        return self.prepare(system.gram, noise) if again is None else again
 
     def check(self, x: Rows, mask: Bool[Array, " n"]) -> None:
         """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""

@@ -84,6 +84,10 @@ class VecchiaSystem(AbstractSystem):
         quadratic, logdet = (jnp.where(health.ok, term, jnp.nan) for term in (quadratic, logdet))
         return Evidence(quadratic, logdet, jnp.zeros_like(logdet), self._ended(health))
 
+    def _fitted(self, solution):
+        # By what A is taken for: a product with K itself would take O(n²).
+        return solution.kept - self.shift[:, None] * solution.value
+
     def _located(self, x):
         return with_nearest(self.gram, x, self.solver.prediction_neighbours, self.solver.coordinates)
 
@@ -257,6 +261,11 @@ class Vecchia(AbstractSolver):
             result=Result.where(jnp.any(gram.mask), Result.successful, Result.empty),
             solver=eqx.tree_at(lambda s: s.plan, self, None, is_leaf=lambda leaf: leaf is None),
         )
+
+    def prepare_again(self, system, noise):
+        """With the same neighbours; every block is factorised anew."""
+        solver = eqx.tree_at(lambda s: s.plan, self, system.plan, is_leaf=lambda leaf: leaf is None)
+        return solver.prepare(system.gram, noise)
 
     def _chosen(self, gram: AbstractGram, part: int | None) -> Conditionals:
         """The blocks in their order, and the neighbours of each."""
