@@ -1,20 +1,23 @@
 """A grid with missing cells, by conjugate gradients in which every step is one solve with the whole grid.
 
 Let B be the System of all cells, which is solved directly, o the cells that count and m the missing ones. The System that is
-wanted is `A = B_oo`. Instead of leaving cells out, give them a large noise τ more, and precondition with B. The matrix of the
+wanted is `A = B_oo`. Instead of leaving cells out, add a large noise τ to them, and precondition with B. The matrix of the
 iteration is then `I + τ (B⁻¹)_mm` in the missing cells, and the identity beside it. For τ → ∞ these are conjugate gradients
 for `S = (B⁻¹)_mm`, with as many unknowns as cells are missing:
 
     A⁻¹ b = (B⁻¹ (b + f))_o,   S f = -(B⁻¹ b)_m,   log det A = log det B + log det S.
 
-f are the targets that the model predicts in the missing cells. With them the whole grid has the weights 0 there.
+f are the targets that the model predicts in the missing cells. With them the whole grid has the weights 0 there, up to
+rounding. Predictions are made from the whole grid: their error is that of f, where without the tiny weights it would be
+theirs times the condition number of B. Variances are those of the whole grid plus `wᵀ S⁻¹ w`, with the weights w that the
+missing cells have in its predictions.
 
 Why it is stable: `S⁻¹` is the covariance of targets in the missing cells, given the others, which is the noise plus the
 posterior covariance of the function there. The condition number of S is at most 1 plus the largest eigenvalue of that
 posterior covariance divided by the noise: a small number for scattered holes at any size of the grid, and larger for wide
 holes of which the other cells know nothing. (The matrix `(B⁻¹)_oo` as a preconditioner of A has the eigenvalues of `B_mm S`
 instead, with the prior covariance where S has the posterior one: several times as many steps.) A residual r of S leaves
-`b - A x = B_om r`. So the iteration ends when the norm of r, times the largest eigenvalue of B, is below the tolerance.
+`b - A x = B_om r`, so the iteration ends at the tolerance divided by the condition number of B, or at rounding.
 
 `log det B` is exact, derivatives included. `log det S` is a sum over unit vectors of the missing cells if there are no more
 of these than probes: exact as well. Otherwise it is estimated from random signs in the missing cells, by the quadrature of
@@ -28,7 +31,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax._arrays import matmul
 from kernax.grams import AbstractGram
+from kernax.rows import Rows
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._conjugate_gradients import Run, conjugate_gradients, log_entries
 from kernax.solvers._result import Result
@@ -57,21 +62,23 @@ class MissingCellsSystem(AbstractSystem):
         return 8 * self.gram.n
 
     def _solve(self, columns):
-        value, run = derivatives.solve(self.operator, self._run, columns)
-        return Solution(value, _ended(run), run.steps, residual=run.residual)
-
-    def _run(self, columns: Float[Array, "n p"]) -> tuple[Array, Run]:
-        length = jnp.linalg.norm(columns, axis=0)
-        known = self._where_missing(self.whole._solve(columns).value)
-        filled, run = self._conjugate_gradients(-known, length / self.largest)
-        solved = self._columns(self.whole._solve(columns + filled).value)
-        left = jnp.linalg.norm(columns - self.operator.mv(solved), axis=0)
+        # The smallest residual of S for which that of A is below the tolerance. What is smaller than rounding is the same.
+        least = jnp.maximum(self.ridge / self.largest, jnp.finfo(columns.dtype).eps / self.tolerance)
+        filled, run = self._run(-self._where_missing(self.whole._solve(columns).value), jax.lax.stop_gradient(least))
+        kept = self.whole._solve(columns + filled).value
+        value = self._columns(kept)
+        left, length = (jnp.linalg.norm(v, axis=0) for v in (columns - self.operator.mv(value), columns))
         residual = jnp.max(left / jnp.where(length > 0, length, 1.0), initial=0.0)
-        return solved, run._replace(residual=residual)
+        return Solution(value, _ended(run), run.steps, kept, jax.lax.stop_gradient(residual))
 
-    def _conjugate_gradients(self, columns: Float[Array, "n p"], size: Array | None = None) -> tuple[Array, Run]:
-        """`S⁻¹ b` in the missing cells."""
-        return conjugate_gradients(self._times_inverse, _unchanged, columns, self.tolerance, self.max_steps, size)
+    def _run(self, columns: Float[Array, "n p"], least: Any = 1.0) -> tuple[Float[Array, "n p"], Run]:
+        """`S⁻¹ b` in the missing cells, to the tolerance times `least`."""
+
+        def solve(_: Any, b: Array) -> tuple[Array, Run]:
+            size = least * jnp.linalg.norm(b, axis=0)
+            return conjugate_gradients(self._times_inverse, _unchanged, b, self.tolerance, self.max_steps, size)
+
+        return jax.lax.custom_linear_solve(self._times_inverse, columns, solve, symmetric=True, has_aux=True)
 
     def _times_inverse(self, columns: Float[Array, "n p"]) -> Float[Array, "n p"]:
         """`S b` in the missing cells, and b in the others."""
@@ -80,6 +87,23 @@ class MissingCellsSystem(AbstractSystem):
 
     def _where_missing(self, columns: Float[Array, "n p"]) -> Float[Array, "n p"]:
         return jnp.where(self.gram.mask[:, None], 0.0, columns)
+
+    def _mean(self, x, solution):
+        return self.whole._mean(x, solution._replace(value=solution.kept))
+
+    def _variance(self, x):
+        seen = self._weights(x)
+        lost, run = self._run(seen)
+        return Solution(self.whole._variance(x).value + jnp.sum(seen * lost, axis=0), _ended(run))
+
+    def _covariance(self, x, z):
+        seen = self._weights(x)
+        lost, run = self._run(seen if z is None else self._weights(z))
+        return Solution(self.whole._covariance(x, z).value + matmul(seen.T, lost), _ended(run))
+
+    def _weights(self, x: Rows) -> Float[Array, "n m"]:
+        """The weights that the missing cells have in predictions from the whole grid."""
+        return self._where_missing(self.whole._solve(self.whole.gram.cross(x)).value)
 
     def _logdet(self):
         return self._determinant()[0]
@@ -94,9 +118,7 @@ class MissingCellsSystem(AbstractSystem):
     def _determinant(self) -> tuple[Float[Array, ""], Float[Array, ""], Run]:
         """`log det A`, its standard error, and how the solves with the probes ended."""
         probes, is_exact = self._probes()
-        solved, run = jax.lax.custom_linear_solve(
-            self._times_inverse, probes, lambda _, b: self._conjugate_gradients(b), symmetric=True, has_aux=True
-        )
+        solved, run = self._run(probes)
         estimates = jnp.sum(probes**2, axis=0) * log_entries(run.lengths, run.ratios)
         value = jax.lax.stop_gradient(jnp.where(run.definite, jnp.mean(estimates), jnp.nan))
         left, right = self.whole._solve(-solved).value, self.whole._solve(probes).value

@@ -148,9 +148,9 @@ def _structured(facts: Facts, ridges: bool, folds: bool) -> _Choice | None:
     if facts.is_grid and facts.has_one_noise and not facts.is_noise_free and not ridges and not folds:
         return _Choice(
             CG(Kronecker()),
-            "The rows are a grid with missing cells, the kernel is a product over its axes, and all rows have the same noise: "
-            "CG with the whole grid as its preconditioner is exact to a tolerance, and estimates the log determinant with a "
-            "standard error.",
+            "The rows are a grid with missing cells, the kernel is a product over its axes, and all rows have the same "
+            "noise: CG with the whole grid as its preconditioner is exact to a tolerance, and estimates the log "
+            "determinant with a standard error.",
             200,
         )
     if facts.num_states is not None and not facts.is_noise_free and not folds:
