@@ -67,9 +67,10 @@ class MissingCellsSystem(AbstractSystem):
         filled, run = self._run(-self._where_missing(self.whole._solve(columns).value), jax.lax.stop_gradient(least))
         kept = self.whole._solve(columns + filled).value
         value = self._columns(kept)
-        left, length = (jnp.linalg.norm(v, axis=0) for v in (columns - self.operator.mv(value), columns))
-        residual = jnp.max(left / jnp.where(length > 0, length, 1.0), initial=0.0)
-        return Solution(value, _ended(run), run.steps, kept, jax.lax.stop_gradient(residual))
+        left = jax.lax.stop_gradient(columns - self.operator.mv(value))
+        sizes = jnp.linalg.norm(jax.lax.stop_gradient(columns), axis=0)
+        residual = jnp.max(jnp.linalg.norm(left, axis=0) / jnp.where(sizes > 0, sizes, 1.0), initial=0.0)
+        return Solution(value, _ended(run), run.steps, kept, residual)
 
     def _run(self, columns: Float[Array, "n p"], least: Any = 1.0) -> tuple[Float[Array, "n p"], Run]:
         """`S⁻¹ b` in the missing cells, to the tolerance times `least`."""
