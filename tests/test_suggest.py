@@ -49,11 +49,16 @@ def test_the_solver_follows_rows_columns_and_the_kernels_structure(kernel, rows,
 def test_a_grid_is_kronecker_if_it_is_full_and_has_one_noise():
     assert kx.suggest_solver(kx.Model(ON_GRID, 0.1), grid()).solver == kx.Kronecker()
     for model, data in (
-        (kx.Model(ON_GRID, 0.1), grid(missing=True)),
+        (kx.Model(ON_GRID, 0.0), grid(missing=True)),
         (kx.Model(ON_GRID, jnp.full(2400, 0.1)), grid()),
         (kx.Model(kx.Select(kx.RBF(), axis=0), 0.1), grid()),
     ):
         assert kx.suggest_solver(model, data).solver == kx.Cholesky()
+    holes = kx.suggest_solver(kx.Model(ON_GRID, 0.1), grid(missing=True))
+    assert holes.solver == kx.CG(kx.Kronecker())
+    assert "missing cells" in holes.reason
+    assert str(holes).startswith("solver=kx.CG(preconditioner=kx.Kronecker())")
+    assert kx.suggest_solver(kx.Model(ON_GRID, 0.1), grid(missing=True), ridges=True).solver == kx.Eigh()
 
 
 def test_structure_that_needs_noise_is_not_used_without_it():

@@ -9,6 +9,7 @@ from kernax.solvers._kronecker import Kronecker, KroneckerSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._low_rank import LowRank, LowRankSystem
 from kernax.solvers._memory import available_memory
+from kernax.solvers._missing_cells import MissingCellsSystem
 from kernax.solvers._per_output import PerOutput, per_output
 from kernax.solvers._raw import one_at_a_time_on_cpu
 from kernax.solvers._result import (
@@ -53,6 +54,7 @@ __all__ = [
     "KroneckerSystem",
     "LowRank",
     "LowRankSystem",
+    "MissingCellsSystem",
     "PerOutput",
     "Result",
     "Solution",

@@ -26,6 +26,7 @@ from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._conjugate_gradients import Run, conjugate_gradients, log_entries
 from kernax.solvers._local import predicted, with_nearest
 from kernax.solvers._low_rank import LowRank
+from kernax.solvers._missing_cells import without_cells
 from kernax.solvers._pathwise import prior_draws
 from kernax.solvers._preconditioner import Preconditioner
 from kernax.solvers._result import Result
@@ -134,7 +135,7 @@ class CGSystem(AbstractSystem):
     def _run(self, columns: Float[Array, "n p"]) -> tuple[Array, Run]:
         gram = self.gram if self.matrix is None else MatrixGram(None, None, self.gram.mask, self.matrix)
         operator = derivatives.Shifted(gram, self.shift)
-        return conjugate_gradients(operator, self.preconditioner.solve, columns, self.tolerance, self.max_steps)
+        return conjugate_gradients(operator.mv, self.preconditioner.solve, columns, self.tolerance, self.max_steps)
 
     def _ended(self, run: Run) -> Any:
         fine = Result.where(self.preconditioner.works, Result.successful, Result.preconditioner_failed)
@@ -159,6 +160,7 @@ class CG(AbstractSolver):
     **Arguments:**
 
     - `preconditioner`: a solver for an easier system that is close to this one; `kx.LowRank(500)` if not given.
+      `kx.Kronecker()` is for grids with missing cells: see the how-to "Choose a solver".
     - `tolerance`: the residual `‖b - A x‖ / ‖b‖` at which a solve ends; 1e-8 in float64 and 1e-5 in float32 if not given.
       For a likelihood in the course of a fit, 1e-2 is often enough.
     - `max_steps`: the most products with K in one solve.
@@ -192,6 +194,11 @@ class CG(AbstractSolver):
     def __check_init__(self):
         if not isinstance(self.preconditioner, AbstractSolver):
             raise TypeError(f"CG.preconditioner must be a solver, such as kx.LowRank(500), got {self.preconditioner!r}.")
+        if self.preconditioner.needs_every_row and self.variance != "exact":
+            raise ValueError(
+                f"CG(kx.Kronecker(), variance={self.variance!r}) is not possible, as variances on a grid are exact: leave "
+                "out variance=."
+            )
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise ValueError(f"CG.tolerance must lie between 0 and 1, got {self.tolerance}.")
         if self.tile is not None:
@@ -207,7 +214,17 @@ class CG(AbstractSolver):
         del part
         return eqx.tree_at(lambda s: s.preconditioner, self, self.preconditioner.settled(gram))
 
+    def check(self, x, mask):
+        if self.preconditioner.needs_every_row:
+            self.preconditioner.check(x, jnp.ones_like(mask))
+
     def prepare(self, gram, noise):
+        tolerance = self.tolerance
+        if tolerance is None:
+            tolerance = 1e-8 if jnp.finfo(noise.dtype).eps < 1e-10 else 1e-5
+        if self.preconditioner.needs_every_row:
+            whole = self.preconditioner.prepare(dataclasses.replace(gram, mask=jnp.ones_like(gram.mask)), noise)
+            return without_cells(whole, gram, tolerance, self.max_steps, self.num_probes, self.seed)
         gram = gram.tiled(self.tile, self.mesh)
         easy = self.preconditioner.prepare(gram, noise)
         # Jitter of the preconditioner is not on A: it only makes the preconditioner a slightly different one.
@@ -216,9 +233,6 @@ class CG(AbstractSolver):
         shift = jnp.where(gram.mask, noise, 1.0)
         diagonal = jax.lax.stop_gradient(gram.diagonal() + shift)
         diagonal = jnp.where(diagonal > 0, diagonal, 1.0)
-        tolerance = self.tolerance
-        if tolerance is None:
-            tolerance = 1e-8 if jnp.finfo(noise.dtype).eps < 1e-10 else 1e-5
         system = CGSystem(
             gram=gram,
             noise=noise,

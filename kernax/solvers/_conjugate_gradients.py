@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float
 
 from kernax._programs import compiled
 from kernax.solvers import _raw
-from kernax.solvers._derivatives import Shifted
 
 _QUADRATURE = 100
 """Steps of each column that enter the quadrature, the static size of its `eigh`. It converges before the solve does."""
@@ -27,7 +26,7 @@ class Run(NamedTuple):
     definite: Bool[Array, ""]
     """Whether no direction was found in which A is negative."""
     residual: Float[Array, ""]
-    """The largest `‖b - A x‖ / ‖b‖` of any column."""
+    """The largest `‖b - A x‖ / size` of any column."""
     lengths: Float[Array, "q p"]
     ratios: Float[Array, "q p"]
 
@@ -49,27 +48,30 @@ class _State(NamedTuple):
 
 @compiled
 def conjugate_gradients(
-    operator: Shifted,
+    multiply: Callable[[Array], Array],
     precondition: Callable[[Array], Array],
     columns: Float[Array, "n p"],
     tolerance: float,
     max_steps: int,
+    size: Float[Array, " p"] | None = None,
 ) -> tuple[Float[Array, "n p"], Run]:
     """`A⁻¹ b` for all columns at once, each with its own step lengths.
 
     **Arguments:**
 
-    - `operator`: A.
+    - `multiply`: multiplies columns by A.
     - `precondition`: multiplies columns by `P⁻¹`.
     - `columns`: the right-hand sides.
-    - `tolerance`: the residual `‖b - A x‖ / ‖b‖` at which a column is done.
+    - `tolerance`: the residual `‖b - A x‖ / size` at which a column is done.
     - `max_steps`: the most steps.
+    - `size`: what residuals are relative to; `‖b‖` of every column if not given.
 
     **Returns:**
 
     The last iterate, which is the closest one to the solution in the norm of A, and how the run ended.
     """
-    size = jnp.maximum(jnp.linalg.norm(columns, axis=0), jnp.finfo(columns.dtype).tiny)
+    size = jnp.linalg.norm(columns, axis=0) if size is None else size
+    size = jnp.maximum(size, jnp.finfo(columns.dtype).tiny)
     kept = min(max_steps, _QUADRATURE)
     rounding = 10 * float(jnp.finfo(columns.dtype).eps)
 
@@ -81,7 +83,7 @@ def conjugate_gradients(
 
     def step(state: _State) -> _State:
         x, r, direction, square, stuck, definite, lengths, ratios, number = state
-        product = operator.mv(direction)
+        product = multiply(direction)
         curvature = jnp.sum(direction * product, axis=0)
         # A column that is done goes a little further while others need it, and then rests: its numbers would be rounding.
         unfinished = (residual(r) > 0.01 * tolerance) & ~stuck
@@ -103,7 +105,7 @@ def conjugate_gradients(
     start = _State(jnp.zeros_like(columns), columns, first, square, nowhere, jnp.asarray(True), empty, empty, jnp.asarray(0))
     end = jax.lax.while_loop(goes_on, step, start)
     # The iteration's own residual forgets its rounding errors, so what is reported is computed anew.
-    left = jnp.max(residual(columns - operator.mv(end.x)), initial=0.0)
+    left = jnp.max(residual(columns - multiply(end.x)), initial=0.0)
     converged = jnp.all(residual(end.r) <= tolerance)
     return end.x, Run(end.number, converged, end.definite, left, end.lengths, end.ratios)
 

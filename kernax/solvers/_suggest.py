@@ -118,7 +118,7 @@ class _Choice(NamedTuple):
 def suggestion(facts: Facts, available: int | None, *, ridges: bool = False, folds: bool = False) -> Suggestion:
     """The suggestion for these facts and so many bytes of memory (`None` if not known). See `suggest_solver`."""
     direct = Eigh() if ridges else Cholesky()
-    chosen = _few(facts, direct) or _structured(facts, folds) or _dense(facts, available, direct)
+    chosen = _few(facts, direct) or _structured(facts, ridges, folds) or _dense(facts, available, direct)
     chosen = chosen or _large(facts, direct, ridges or folds)
     size = _count(facts.rows, "row") + ("" if facts.columns is None else f" in {_count(facts.columns, 'column')}")
     memory = {as_code(solver): _dense_bytes(facts, solver) for solver in (Cholesky(), Eigh())}
@@ -137,13 +137,21 @@ def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
     )
 
 
-def _structured(facts: Facts, folds: bool) -> _Choice | None:
+def _structured(facts: Facts, ridges: bool, folds: bool) -> _Choice | None:
     """A solver that is exact because of the kernel's structure."""
     if facts.is_grid and facts.is_full and facts.has_one_noise and not folds:
         return _Choice(
             Kronecker(),
             "The rows are a full grid, the kernel is a product over its axes, and all rows have the same noise: exact, by "
             "one eigendecomposition for each axis.",
+        )
+    if facts.is_grid and facts.has_one_noise and not facts.is_noise_free and not ridges and not folds:
+        return _Choice(
+            CG(Kronecker()),
+            "The rows are a grid with missing cells, the kernel is a product over its axes, and all rows have the same "
+            "noise: CG with the whole grid as its preconditioner is exact to a tolerance, and estimates the log "
+            "determinant with a standard error.",
+            200,
         )
     if facts.num_states is not None and not facts.is_noise_free and not folds:
         return _Choice(
@@ -183,7 +191,7 @@ def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
         )
     if facts.is_grid:
         return _Choice(
-            CG(), f"{dense} The rows are a grid with missing cells or noises that differ: CG keeps its fast products."
+            CG(), f"{dense} The rows are a grid with noises that differ, or without noise: CG keeps its fast products."
         )
     if not facts.has_distance:
         return _Choice(

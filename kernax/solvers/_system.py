@@ -320,6 +320,9 @@ class AbstractSolver(eqx.Module):
         """Whether Systems solve for right-hand sides; false if they only estimate the likelihood, and predict."""
         return True
 
+    needs_every_row: ClassVar[bool] = False
+    """Whether its structure is lost if a row does not count. It then preconditions with the System of all rows."""
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
 
