@@ -117,6 +117,10 @@ class Bordered(AbstractSystem):
         inner = self.inner.shifted(noise)
         return None if inner is None else _wrapped(inner, self.trend, self.scale, self.basis)
 
+    def restricted(self, mask):
+        inner = self.inner.restricted(mask)
+        return None if inner is None else with_trend(inner, self.trend)
+
     def appended(self, gram, noise):
         inner = self.inner.appended(gram, noise)
         return None if inner is None else with_trend(inner, self.trend)

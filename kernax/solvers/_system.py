@@ -125,6 +125,14 @@ class AbstractSystem(eqx.Module):
         del noise
         return None
 
+    def restricted(self, mask: Bool[Array, " n"]) -> "AbstractSystem | None":
+        """The System of fewer rows: of those that count here, the ones in the mask. What k-fold cross-validation asks for.
+
+        `None` if there is no shorter way than to prepare it anew.
+        """
+        del mask
+        return None
+
     def appended(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
         """The System with more rows at the end; `gram` and `noise` are those of all rows, old and new."""
         del gram, noise
@@ -362,7 +370,6 @@ def power_iteration(
 
 _OFFERS = {
     "the diagonal of the inverse": "kx.Cholesky() (or Eigh, LowRank, StateSpace, Kronecker, Vecchia)",
-    "blocks of the inverse": "kx.Cholesky() (or Eigh, LowRank)",
     "another noise from the same factorisation": "kx.Eigh() (or LowRank, StateSpace, Kronecker) and one noise for all rows",
     "the eigenvalues of the kernel matrix": "kx.Eigh() (or LowRank, Kronecker) and one noise for all rows",
     "predictions of the form k(x, X) alpha": "kx.Cholesky() (or Eigh, StateSpace, Kronecker)",
