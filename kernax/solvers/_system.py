@@ -148,9 +148,16 @@ class AbstractSystem(eqx.Module):
         return None
 
     def posterior_draws(self, x: Rows, key: Key[Array, ""], number: int) -> Float[Array, "m s"] | None:
-        """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance."""
-        del x, key, number
-        return None
+        """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance.
+
+        By Matheron's rule (see `_pathwise.py`), where the Gram draws from the prior.
+        """
+        prior = self.gram.prior_draws(x, key, number)
+        if prior is None:
+            return None
+        known, new = prior
+        noise = jax.random.normal(jax.random.fold_in(key, 1), known.shape, known.dtype)
+        return new - self.mean(x, self.solve(known + jnp.sqrt(self.shift)[:, None] * noise))
 
     def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
         """Weights `(alpha, beta)` with which the mean is `k(x, X) alpha + trend(x) beta`; beta is `None` without a trend.

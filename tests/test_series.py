@@ -1,0 +1,118 @@
+"""What is asked of a long series, with `kx.StateSpace()`: samples, streams, components, trends, many series."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kernax as kx
+from kernax.grams import AbstractGram
+from kernax.solvers._paths import path_draws, semidefinite_root
+from kernax.solvers._state_space import ChainGram
+
+RNG = np.random.default_rng(0)
+N = 9
+T = RNG.uniform(0.0, 5.0, N)
+T[4] = T[7]  # unsorted, and one time twice
+X, Y = T[:, None], RNG.normal(size=N)
+NEW = np.array([-1.0, 0.3, 0.3, T[2], 2.4, 7.0])[:, None]
+
+
+def matern(order, lengthscale, a, b):
+    """Matérn's formulas, as a function of two arrays of times."""
+    r = np.sqrt(2.0 * order + 1.0) * np.abs(a[:, None] - b[None, :]) / lengthscale
+    return (1.0, 1.0 + r, 1.0 + r + r**2 / 3.0)[order] * np.exp(-r)
+
+
+def summed(a, b):
+    return 1.3 * matern(1, 0.7, a, b) + 0.4 * matern(2, 2.0, a, b) + 0.3
+
+
+SUM = 1.3 * kx.Matern32(0.7) + 0.4 * kx.Matern52(2.0) + 0.3
+
+
+def posterior(noise, x, y, new, trend=False):
+    """Mean and covariance of the function at new times, by NumPy; with a straight line left free if `trend`."""
+    cross, matrix = summed(x, new), summed(x, x) + np.diag(np.broadcast_to(noise, x.shape))
+    right = y
+    if trend:
+        line, at = (np.stack([np.ones(len(t)), t], axis=1) for t in (x, new))
+        matrix = np.block([[matrix, line], [line.T, np.zeros((2, 2))]])
+        cross, right = np.concatenate([cross, at.T]), np.append(y, np.zeros(2))
+    return cross.T @ np.linalg.solve(matrix, right), summed(new, new) - cross.T @ np.linalg.solve(matrix, cross)
+
+
+def assert_moments(draws, mean, covariance):
+    """That the first two moments of rows of draws are these, up to five standard errors."""
+    centred = draws - mean
+    products = centred[:, :, None] * centred[:, None, :]
+    for values, expected in ((centred, 0.0), (products, covariance)):
+        error = np.std(values, axis=0) / np.sqrt(len(draws))
+        assert np.all(np.abs(np.mean(values, axis=0) - expected) < 5 * error + 1e-9)
+
+
+def test_roots_of_shocks_are_exact_for_all_steps():
+    process = SUM.state_space()
+    _, shocks = process.transition(jnp.asarray([0.0, 1e-9, 1e-3, 0.5, 1e4]))
+    roots = jax.jit(semidefinite_root)(shocks)
+    sizes = np.sqrt(np.diagonal(shocks, axis1=1, axis2=2))
+    scale = np.where(sizes > 0, sizes, 1.0)
+    difference = (roots @ jnp.swapaxes(roots, 1, 2) - shocks) / scale[:, :, None] / scale[:, None, :]
+    np.testing.assert_allclose(difference, 0.0, atol=1e-13)
+    assert not np.any(roots[0])
+    slope = jax.jit(jax.jacfwd(lambda step: semidefinite_root(process.transition(step)[1])))(jnp.asarray(0.0))
+    assert np.all(np.isfinite(slope))
+
+
+def test_draws_of_the_prior_of_a_series():
+    draws = np.asarray(path_draws(SUM.state_space(), jnp.asarray(T), jax.random.key(0), 40_000)).T
+    np.testing.assert_array_equal(draws[:, 4], draws[:, 7])
+    assert_moments(draws, np.zeros(N), summed(T, T))
+
+
+needs_paths = pytest.mark.skipif(
+    ChainGram.prior_draws is AbstractGram.prior_draws, reason="StateSpace draws by the covariance matrix here"
+)
+
+
+@needs_paths
+@pytest.mark.parametrize("trend", [None, 1])
+def test_draws_of_the_posterior_of_a_series(trend):
+    """Joint over all rows, in which two are equal, and one is a training row; with masked rows and two outputs."""
+    counts, noise = np.arange(N) != 2, np.linspace(0.05, 0.5, N)
+    targets = np.stack([Y, 2.0 - Y], axis=1)
+    c = kx.condition(kx.Model(SUM, noise, trend=trend), kx.Data(X, targets, mask=counts), kx.StateSpace())
+    draws = np.asarray(kx.sample(c, NEW, key=jax.random.key(1), num_samples=20_000))
+    assert draws.shape == (20_000, len(NEW), 2)
+    for output in range(2):
+        mean, covariance = posterior(noise[counts], T[counts], targets[counts, output], NEW[:, 0], trend is not None)
+        assert_moments(draws[:, :, output], mean, covariance)
+    assert np.abs(np.mean((draws - draws.mean(0)).prod(axis=2))) < 0.02  # outputs are drawn independently
+    np.testing.assert_allclose(draws[:, 1], draws[:, 2], atol=1e-9)
+
+
+@needs_paths
+def test_many_new_times_need_no_matrix():
+    n = 20_000
+    t = np.linspace(0.0, 100.0, n)
+    c = kx.condition(kx.Model(1.0 * kx.Matern32(2.0), 0.01), kx.Data(t[:, None], np.sin(t)), kx.StateSpace())
+    new = np.linspace(-1.0, 101.0, n + 1)[:, None]  # as a matrix, 3.2 GB
+    drawn = kx.sample(c, new, key=jax.random.key(0), noisy=True)
+    assert drawn.shape == (1, n + 1)
+    scores = (drawn[0] - kx.mean(c, new)) / jnp.sqrt(kx.variance(c, new, noisy=True))
+    assert abs(float(jnp.mean(scores**2)) - 1.0) < 0.05
+
+
+@needs_paths
+def test_draws_of_a_model_by_its_state_space():
+    model = kx.Model(SUM, 0.2, mean=lambda point: 3.0 * point[0])
+    draws = np.asarray(kx.sample(model, X, key=jax.random.key(2), num_samples=20_000, noisy=True, solver=kx.StateSpace()))
+    assert_moments(draws, 3.0 * T, summed(T, T) + 0.2 * np.eye(N))
+
+
+def test_a_solver_that_does_not_draw_is_refused():
+    with pytest.raises(TypeError, match=r"Cholesky\(.*does not draw from a model.*StateSpace"):
+        kx.sample(kx.Model(SUM, 0.1), X, key=jax.random.key(0), solver=kx.Cholesky())
+    c = kx.condition(kx.Model(SUM, 0.1), kx.Data(X, Y), kx.StateSpace())
+    with pytest.raises(ValueError, match="draws with its own"):
+        kx.sample(c, X, key=jax.random.key(0), solver=kx.StateSpace())
