@@ -8,7 +8,8 @@ import pytest
 import kernax as kx
 from kernax.grams import AbstractGram
 from kernax.solvers._paths import path_draws, semidefinite_root
-from kernax.solvers._state_space import ChainGram
+from kernax.solvers._state_space import ChainGram, StateSpaceSystem
+from kernax.solvers._system import AbstractSystem
 
 RNG = np.random.default_rng(0)
 N = 9
@@ -114,5 +115,87 @@ def test_a_solver_that_does_not_draw_is_refused():
     with pytest.raises(TypeError, match=r"Cholesky\(.*does not draw from a model.*StateSpace"):
         kx.sample(kx.Model(SUM, 0.1), X, key=jax.random.key(0), solver=kx.Cholesky())
     c = kx.condition(kx.Model(SUM, 0.1), kx.Data(X, Y), kx.StateSpace())
-    with pytest.raises(ValueError, match="draws with its own"):
+    with pytest.raises(ValueError, match="draws with its own solver"):
         kx.sample(c, X, key=jax.random.key(0), solver=kx.StateSpace())
+
+
+@pytest.mark.skipif(
+    StateSpaceSystem.appended is AbstractSystem.appended, reason="StateSpace has no rows to be added to here"
+)
+@pytest.mark.parametrize("trend", [None, 1])
+def test_rows_that_are_added_anywhere(trend):
+    c = kx.condition(kx.Model(SUM, 0.2, trend=trend), kx.Data(X[:6], Y[:6]), kx.StateSpace())
+    mean, covariance = posterior(0.2, T, Y, NEW[:, 0], trend is not None)
+    found = kx.predict(kx.extend(c, X[6:], Y[6:]), NEW)
+    np.testing.assert_allclose(found.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(found.variance, np.diag(covariance), atol=1e-9)
+
+
+# Streams.
+
+LATER = np.array([5.0, 5.0, 5.7, 6.1, 9.0])
+AHEAD = np.array([9.0, 9.4, 30.0, 9.1])[:, None]
+
+
+def test_a_stream_predicts_like_conditioning_on_all_rows():
+    """Rows one by one in a compiled loop, with masked rows, two outputs and a free line, against NumPy."""
+    counts, targets = np.arange(N) != 2, np.stack([Y, 2.0 - Y], axis=1)
+    model = kx.Model(SUM, 0.2, trend=1)
+    start = kx.posterior.stream(kx.condition(model, kx.Data(X, targets, mask=counts), kx.StateSpace()))
+    new = np.stack([np.sin(LATER), LATER], axis=1)
+
+    @jax.jit
+    def followed(start):
+        def step(s, row):
+            t, y = row
+            before = s.predict(t[None, None], noisy=True)
+            return s.update(t[None, None], y[None]), before
+
+        s, (means, variances, *_) = jax.lax.scan(step, start, (LATER, new))
+        return s, means[:, 0], variances[:, 0], s.predict(AHEAD)
+
+    s, means, variances, ahead = followed(start)
+    for output in range(2):
+        for i in range(len(LATER) + 1):
+            t = np.append(T[counts], LATER[:i])
+            y = np.append(targets[counts, output], new[:i, output])
+            places = LATER[i : i + 1] if i < len(LATER) else AHEAD[:, 0]
+            mean, covariance = posterior(0.2, t, y, places, trend=True)
+            ours = (means[i, output], variances[i] - 0.2) if i < len(LATER) else (ahead.mean[:, output], ahead.variance)
+            np.testing.assert_allclose(ours[0], mean.squeeze(), atol=1e-9)
+            np.testing.assert_allclose(ours[1], np.diag(covariance).squeeze(), atol=1e-9)
+    assert s.time == 9.0
+    assert "at time 9" in repr(s)
+
+
+def test_a_stream_with_noise_per_row_and_a_mean_is_saved_and_loaded(tmp_path):
+    noise, later = np.linspace(0.05, 0.5, N), np.linspace(0.3, 0.4, 5)
+    model = kx.Model(SUM, noise, mean=kx.means.Linear(jnp.ones(1)))
+    s = kx.posterior.stream(kx.condition(model, kx.Data(X, Y)))  # by Cholesky
+    kx.save(tmp_path / "s.kx", s)
+    s = kx.load(tmp_path / "s.kx").update(LATER[:, None], np.cos(LATER), noise=later)
+    t, y = np.append(T, LATER), np.append(Y, np.cos(LATER))
+    mean, covariance = posterior(np.append(noise, later), t, y - t, AHEAD[:, 0])
+    found = s.predict(AHEAD)
+    np.testing.assert_allclose(found.mean, AHEAD[:, 0] + mean, atol=1e-9)
+    np.testing.assert_allclose(found.variance, np.diag(covariance), atol=1e-9)
+    assert found.result == kx.Result.successful
+
+
+def test_what_a_stream_refuses():
+    s = kx.posterior.stream(kx.condition(kx.Model(SUM, 0.1), kx.Data(X, Y)))
+    early, mixed = np.array([[1.0]]), np.array([[8.0], [7.0]])
+    with pytest.raises(ValueError, match=r"goes on at its end, time .* has the time 1: condition with kx\.StateSpace"):
+        s.predict(early)
+    with pytest.raises(ValueError, match="in the order of time: sort them"):
+        s.update(mixed, np.zeros(2))
+    with pytest.raises(ValueError, match="noise="):
+        s.update(mixed[:1], np.zeros(1), noise=0.1)
+    with pytest.raises(ValueError, match="targets of shape"):
+        s.update(mixed[:1], np.zeros((1, 2)))
+    with pytest.raises(TypeError, match=r"RBF\(.*does not have"):
+        kx.posterior.stream(kx.condition(kx.Model(kx.RBF(), 0.1), kx.Data(X, Y)))
+    # Under tracing nothing raises: what goes back in time is NaN, and so is what follows.
+    after = jax.jit(lambda s, x: s.update(x, jnp.zeros(1)).predict(jnp.array([[9.0]])))(s, early)
+    assert np.isnan(after.mean[0])
+    assert after.result == kx.Result.nonfinite

@@ -59,7 +59,7 @@ def sample(
             noise_at(source.noise, x, row_dtype(x))
         return _draw_prior(source, x, key, num_samples, noisy, solver)
     if solver is not None:
-        raise ValueError("solver= is for drawing from a model; what is conditioned on data draws with its own: leave it out.")
+        raise ValueError("solver= is for drawing from a model; a Conditioned draws with its own solver: leave it out.")
     level = mean(source, x)
     deviations = _pathwise(source, new_rows(source, x), key, (num_samples, *level.shape[1:]), noisy)
     if deviations is None:

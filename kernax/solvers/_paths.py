@@ -17,9 +17,7 @@ _ROUNDINGS = 16
 """A pivot of no more than so many roundings of its diagonal entry is 0."""
 
 
-def path_draws(
-    process: MarkovProcess, times: Float[Array, " n"], key: Key[Array, ""], number: int
-) -> Float[Array, "n s"]:
+def path_draws(process: MarkovProcess, times: Float[Array, " n"], key: Key[Array, ""], number: int) -> Float[Array, "n s"]:
     """Functions drawn from a Markov process, at times in any order.
 
     **Arguments:**
