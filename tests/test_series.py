@@ -131,6 +131,45 @@ def test_rows_that_are_added_anywhere(trend):
     np.testing.assert_allclose(found.variance, np.diag(covariance), atol=1e-9)
 
 
+@pytest.mark.parametrize("trend", [False, True])
+def test_components_of_a_series(trend):
+    """Mean and variance of each summand, with a masked row, two outputs and noise per row, against NumPy."""
+    counts, noise = np.arange(N) != 2, np.linspace(0.05, 0.5, N)
+    targets = np.stack([Y, 2.0 - Y], axis=1)
+    model = kx.Model(SUM, noise, trend=1 if trend else None, mean=kx.means.Constant(0.5))
+    found = kx.components(kx.condition(model, kx.Data(X, targets, mask=counts), kx.StateSpace()), NEW)
+    t, new = T[counts], NEW[:, 0]
+    matrix, values = summed(t, t) + np.diag(noise[counts]), targets[counts] - 0.5
+    if trend:
+        line = np.stack([np.ones(len(t)), t], axis=1)
+        matrix, values = np.block([[matrix, line], [line.T, np.zeros((2, 2))]]), np.concatenate([values, np.zeros((2, 2))])
+    inverse = np.linalg.inv(matrix)[:, : len(t)][: len(t)]
+    summands = (
+        lambda a, b: 1.3 * matern(1, 0.7, a, b),
+        lambda a, b: 0.4 * matern(2, 2.0, a, b),
+        lambda a, b: np.full((len(a), len(b)), 0.3),
+    )
+    for i, part in enumerate(summands):
+        cross = part(new, t)
+        np.testing.assert_allclose(found.mean[i], cross @ inverse @ values[: len(t)], atol=1e-9)
+        variance = np.diag(part(new, new) - cross @ inverse @ cross.T)
+        np.testing.assert_allclose(found.variance[i], variance, atol=1e-9)
+    whole = [posterior(noise[counts], t, targets[counts, j] - 0.5, new, trend)[0] + 0.5 for j in range(2)]
+    np.testing.assert_allclose(np.sum(found.mean, axis=0) + found.rest, np.stack(whole, axis=1), atol=1e-9)
+
+
+@pytest.mark.skipif(
+    StateSpaceSystem.summand_moments is AbstractSystem.summand_moments, reason="StateSpace uses cross matrices here"
+)
+def test_components_of_a_series_need_no_cross_matrices(monkeypatch):
+    def refused(*_):
+        raise AssertionError("a cross matrix was made")
+
+    monkeypatch.setattr(AbstractGram, "cross", refused)
+    c = kx.condition(kx.Model(SUM, 0.1), kx.Data(X, Y), kx.StateSpace())
+    assert kx.components(c, NEW[:2]).mean.shape == (3, 2)
+
+
 # Streams.
 
 LATER = np.array([5.0, 5.0, 5.7, 6.1, 9.0])

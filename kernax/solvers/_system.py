@@ -159,6 +159,11 @@ class AbstractSystem(eqx.Module):
         noise = jax.random.normal(jax.random.fold_in(key, 1), known.shape, known.dtype)
         return new - self.mean(x, self.solve(known + jnp.sqrt(self.shift)[:, None] * noise))
 
+    def summand_moments(self, x: Rows, solution: Solution) -> tuple[Float[Array, "k m p"], Float[Array, "k m"]] | None:
+        """Mean and variance of each summand of the kernel at new rows; `None` if they are made of cross matrices."""
+        del x, solution
+        return None
+
     def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
         """Weights `(alpha, beta)` with which the mean is `k(x, X) alpha + trend(x) beta`; beta is `None` without a trend.
 
