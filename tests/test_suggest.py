@@ -58,7 +58,9 @@ def test_a_grid_is_kronecker_if_it_is_full_and_has_one_noise():
 
 
 def test_structure_that_needs_noise_is_not_used_without_it():
-    assert suggested(kx.Matern32(), 500, noise=0.0).solver == suggested(kx.Matern32(), 2000, noise=0.0).solver == kx.Cholesky()
+    assert (
+        suggested(kx.Matern32(), 500, noise=0.0).solver == suggested(kx.Matern32(), 2000, noise=0.0).solver == kx.Cholesky()
+    )
     assert suggested(kx.Linear(), 2000, noise=0.0).solver == kx.Cholesky()
 
 

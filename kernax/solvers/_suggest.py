@@ -155,8 +155,8 @@ def _structured(facts: Facts, folds: bool) -> _Choice | None:
     if facts.num_states is not None and not facts.is_noise_free:
         return _Choice(
             StateSpace(),
-            "The kernel has a state space over one column, such as time: exact, in time and memory proportional to the number "
-            "of rows.",
+            "The kernel has a state space over one column, such as time: exact, in time and memory proportional to the "
+            "number of rows.",
             12 * facts.num_states**2,
         )
     if facts.num_features is not None and 2 * facts.num_features <= facts.rows and not facts.is_noise_free:
