@@ -120,7 +120,7 @@ class Model(AbstractModel):
         check_noise(self.noise, data.x)
 
     def conditioned(self, data, finite, solver):
-        trend = _trend(self)
+        trend = trend_of(self)
         if trend is not None and not solver.solves:
             raise TypeError(f"a trend needs all rows, and {solver!r} computes with a part of them: leave out part=.")
         noise, sound = _finite_noise(noise_values(self.noise, data.x, data.dtype), finite)
@@ -151,7 +151,7 @@ class Model(AbstractModel):
         return start
 
 
-def _trend(model: AbstractModel) -> Any:
+def trend_of(model: AbstractModel) -> Any:
     """The functions that a model leaves free, by its kernel or by itself; `None` if there are none."""
     return joined_trends(model.kernel.trend(), getattr(model, "trend", None))
 
@@ -263,7 +263,7 @@ def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int 
     """
     if type(solver).settled is AbstractSolver.settled:
         return solver
-    if _trend(model) is not None or not isinstance(model, Model):
+    if trend_of(model) is not None or not isinstance(model, Model):
         # Free functions and modes are solved for, with all rows.
         part = None
     return _settled(solver, model, data, part)

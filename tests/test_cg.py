@@ -285,8 +285,6 @@ def test_h47_what_cg_cannot_answer_names_the_remedy():
         kx.loo_residuals(c)
     with pytest.raises(TypeError, match=r"which CG does not offer here: condition with kx\.Eigh"):
         kx.recondition(c, noise=1.0)
-    with pytest.raises(TypeError, match=r"which CG does not offer here"):
-        kx.kfold_mse(c, 3)
 
 
 def test_a_grid_with_missing_cells():

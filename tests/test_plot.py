@@ -372,3 +372,15 @@ assert "matplotlib.pyplot" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_of_many_rows_some_are_drawn_and_all_are_counted(c, ax, monkeypatch):
+    monkeypatch.setattr("kernax.plot._canvas.MOST_DOTS", 7)
+    plot.posterior(c, ax=ax)
+    dots = ax.get_lines()[-1]
+    assert len(dots.get_xdata()) == 7
+    assert dots.get_label() == "data (7 of 20 rows)"
+    ax.clear()
+    plot.loo_residuals(c, ax=ax)
+    assert len(ax.get_lines()[1].get_xdata()) == len(ax.collections[0].get_segments()) == 7
+    assert "of 20 outside" in ax.get_lines()[1].get_label()

@@ -29,9 +29,10 @@ ON_GRID = kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1)
     ("kernel", "rows", "columns", "solver", "word"),
     [
         (kx.Matern32(), 300, 1, kx.Cholesky(), "few"),
-        (1.0 * kx.Matern32() + kx.Constant(), 2000, 1, kx.StateSpace(), "Markov"),
+        (1.0 * kx.Matern32() + kx.Constant(), 500, 1, kx.StateSpace(), "state space"),
+        (kx.RBF(), 500, 1, kx.Cholesky(), "few"),
         (kx.Matern32(), 2000, 2, kx.Cholesky(), "exact"),
-        (kx.Select(kx.Matern32(), columns=1), 2000, 2, kx.StateSpace(), "Markov"),
+        (kx.Select(kx.Matern32(), columns=1), 2000, 2, kx.StateSpace(), "state space"),
         (kx.Linear() + kx.Polynomial(degree=2), 2000, 3, kx.LowRank(), "13 features"),
         (kx.Linear(), 2000, 1500, kx.Cholesky(), "exact"),
         (kx.NNGP(), 200_000, 2, kx.CG(), "no lengthscales"),
@@ -62,15 +63,23 @@ def test_a_grid_is_kronecker_if_it_is_full_and_has_one_noise():
 
 
 def test_structure_that_needs_noise_is_not_used_without_it():
-    assert suggested(kx.Matern32(), 2000, noise=0.0).solver == kx.Cholesky()
+    assert (
+        suggested(kx.Matern32(), 500, noise=0.0).solver == suggested(kx.Matern32(), 2000, noise=0.0).solver == kx.Cholesky()
+    )
     assert suggested(kx.Linear(), 2000, noise=0.0).solver == kx.Cholesky()
 
 
 def test_folds_need_a_solver_that_answers_them():
     model, data = kx.Model(kx.Matern32(), 0.1), kx.Data(np.zeros((2000, 1)), np.zeros(2000))
-    assert kx.suggest_solver(model, data, folds=True).solver == kx.Cholesky()
+    assert kx.suggest_solver(model, data, folds=True).solver == kx.StateSpace()
     assert kx.suggest_solver(model, data, ridges=True).solver == kx.StateSpace()
-    assert suggestion(Facts(rows=50_000, num_states=2), None, folds=True).solver == kx.LowRank(1000)
+    assert kx.suggest_solver(kx.Model(ON_GRID, 0.1), grid(), folds=True).solver == kx.Cholesky()
+    assert suggestion(Facts(rows=50_000), None, folds=True).solver == kx.LowRank(1000)
+
+
+def test_a_large_state_pays_off_with_more_rows():
+    assert suggestion(Facts(rows=900, num_states=50), None).solver == kx.Cholesky()
+    assert suggestion(Facts(rows=1100, num_states=50), None).solver == kx.StateSpace()
 
 
 def test_outputs_with_gaps_are_counted_one_by_one():

@@ -151,6 +151,37 @@ def test_solve_is_linear_with_what_it_keeps(name):
     np.testing.assert_allclose(total, one + 2.0 * two, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(("name", "trend"), [("state_space", None), ("state_space", 1), ("vecchia", None), ("cg", None)])
+def test_folds_are_refits_without_them(name, trend):
+    """Of the solvers that condition again without each fold, one column of targets and two."""
+    case, labels = SYSTEMS[name], np.arange(12) * 5 % 3
+    y = case.y if trend is None else np.stack([case.y, case.y**2], axis=1)
+    residuals = kx.kfold_residuals(conditioned(name, noise=0.1, trend=trend, y=y), labels)
+    for fold in range(3):
+        out = labels == fold
+        for ours, values in zip(residuals.T.reshape(-1, 12), y.T.reshape(-1, 12), strict=True):
+            oracle = dense_oracle(case.kernel, 0.1, case.x[~out], values[~out], case.x[out], trend)
+            np.testing.assert_allclose(ours[out], values[out] - oracle.mean, atol=10 * case.tolerance)
+
+
+def test_the_ridge_by_folds_of_a_series():
+    """And the slope of its score, against Eigh, which has the blocks of the inverse."""
+    case, labels = SYSTEMS["state_space"], np.arange(12) % 4
+
+    def score(noise, solver):
+        return kx.kfold_mse(kx.condition(case.model(noise=noise), case.data(), solver), labels)
+
+    choice = kx.select_ridge(case.model(), case.data(), "kfold", ridges=[0.05, 0.4], folds=labels, solver=case.solver)
+    np.testing.assert_allclose(choice.values, [score(noise, kx.Eigh()) for noise in (0.05, 0.4)], rtol=1e-9)
+    ahead, behind = (score(noise, kx.Eigh()) for noise in (0.05 + 1e-6, 0.05 - 1e-6))
+    np.testing.assert_allclose(jax.grad(score)(0.05, case.solver), (ahead - behind) / 2e-6, rtol=1e-6)
+
+
+def test_folds_of_a_grid_name_the_remedy():
+    with pytest.raises(TypeError, match=r"leaves rows out.*every cell of the grid.*kx\.CG"):
+        kx.kfold_mse(conditioned("kronecker"), 3)
+
+
 @pytest.mark.parametrize("name", [name for name, case in SYSTEMS.items() if case.can_shift])
 def test_another_noise_from_the_same_factorisation(name):
     case = SYSTEMS[name]

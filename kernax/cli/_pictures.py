@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kernax.fitting._fits import NUM_FACTS
-from kernax.plot._canvas import BLUE, GREY, VERMILION
+from kernax.plot._canvas import BLUE, GREY, VERMILION, drawn_rows
 from kernax.posterior import predict
 from kernax.reports._scores import offers_left_out
 from kernax.selection import loo_mean, loo_residuals, loo_variance
@@ -22,8 +22,6 @@ from kernax.tables import Column, ManyTableFits, TableFit
 
 _LEVELS = np.linspace(0.05, 0.95, 19)
 _MOST_COLUMNS = 12
-_MOST_DOTS = 4000
-"""More rows than this are not drawn one by one: pictures show evenly spread ones of them, and captions count all."""
 
 
 class Held(NamedTuple):
@@ -42,11 +40,6 @@ class Held(NamedTuple):
         """The rows that are drawn."""
         rows = drawn_rows(len(self.observed))
         return Held(self.observed[rows], self.expected[rows], self.sd[rows])
-
-
-def drawn_rows(n: int) -> np.ndarray:
-    """The rows of n that are drawn."""
-    return np.unique(np.linspace(0, n - 1, min(n, _MOST_DOTS)).astype(int))
 
 
 def left_out(fitted: TableFit, c: Any) -> Held | None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kernax._arrays import matmul
 from kernax.rows import Rows, in_blocks, map_rows, num_rows, take
@@ -68,6 +68,13 @@ class AbstractGram(eqx.Module):
         known, v = take(self.x), jnp.where(self.mask[:, None], v, 0.0)
         # The known rows first: a kernel that centres its inputs does so by these, whatever the new ones are.
         return map_rows(lambda block: matmul(self.kernel.gram(known, block).T, v), x, self.n)
+
+    def prior_draws(
+        self, x: Rows, key: Key[Array, ""], number: int
+    ) -> tuple[Float[Array, "n s"], Float[Array, "m s"]] | None:
+        """Functions drawn from the prior, at the rows and at new rows x together; `None` if only a matrix root would do."""
+        del x, key, number
+        return None
 
     def tiled(self, tile: int | None, mesh: Mesh | None) -> "AbstractGram":
         """The same Gram with another tile, and its rows spread over a mesh; itself if it does not multiply in tiles."""

@@ -17,6 +17,8 @@ BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#777777"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", "-.", ":")
+MOST_DOTS = 4000
+"""More rows than this are not drawn one by one: pictures show evenly spread ones of them, and text counts all."""
 
 
 def canvas(ax: Any) -> Axes:
@@ -29,6 +31,16 @@ def canvas(ax: Any) -> Axes:
     if not isinstance(ax, Axes):
         raise TypeError(f"ax must be one matplotlib Axes, got {type(ax).__name__}.")
     return ax
+
+
+def drawn_rows(n: int) -> np.ndarray:
+    """The rows of n that are drawn."""
+    return np.unique(np.linspace(0, n - 1, min(n, MOST_DOTS)).astype(int))
+
+
+def some_of(drawn: int, n: int) -> str:
+    """What tells a legend that not all rows are drawn; nothing if all are."""
+    return f" ({drawn:,} of {n:,} rows)" if drawn < n else ""
 
 
 def check_finished(of: Any) -> None:

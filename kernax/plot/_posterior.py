@@ -6,7 +6,19 @@ from typing import Any
 import numpy as np
 
 from kernax.model import Conditioned
-from kernax.plot._canvas import COLOURS, LINES, MARKERS, Axes, by_output, canvas, check_drawable, legend_above, output_name
+from kernax.plot._canvas import (
+    COLOURS,
+    LINES,
+    MARKERS,
+    Axes,
+    by_output,
+    canvas,
+    check_drawable,
+    drawn_rows,
+    legend_above,
+    output_name,
+    some_of,
+)
 from kernax.posterior import predict, sample
 from kernax.rows import arrays_of, take
 
@@ -25,7 +37,7 @@ def posterior(
 
     The band holds the function, or with `noisy=True` a new observation, with probability `level` at each place. Samples are
     functions, without noise. `x` defaults to 400 places across the data and a little beyond. All outputs are drawn; masked
-    rows are not.
+    rows are not, and of more than 4000 rows evenly spread ones are.
     """
     c = check_drawable(c)
     _check_one_column(c)
@@ -37,8 +49,10 @@ def posterior(
     mean, variance = predict(c, places[:, None], noisy=noisy)[:2]
     means, width = by_output(mean), NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(variance))
     draws = np.asarray(sample(c, places[:, None], key=key, num_samples=num_samples)) if num_samples else []
-    mask = np.asarray(c.data.mask)
-    known, targets = np.asarray(take(c.data.x))[mask, 0], by_output(c.data.y)[mask]
+    counts = np.flatnonzero(np.asarray(c.data.mask))
+    rows = counts[drawn_rows(len(counts))]
+    known, targets = np.asarray(take(c.data.x))[rows, 0], by_output(c.data.y)[rows]
+    seen = some_of(len(rows), len(counts))
     outputs = means.shape[1]
 
     ax = canvas(ax)
@@ -54,7 +68,7 @@ def posterior(
         ax.plot(places, means[:, j], color=colour, linestyle=LINES[j % len(LINES)], linewidth=1.5, label=f"mean{name}")
         dots = {"marker": MARKERS[j % len(MARKERS)], "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.6}
         fill = colour if outputs > 1 else "black"
-        ax.plot(known, targets[:, j], linestyle="none", color=fill, label=f"data{name}", **dots)
+        ax.plot(known, targets[:, j], linestyle="none", color=fill, label=f"data{name}{seen}", **dots)
     ax.set(xlabel="x", ylabel="y")
     legend_above(ax, 2 if outputs == 1 else 1 + outputs)
     return ax

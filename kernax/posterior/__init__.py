@@ -13,9 +13,11 @@ from kernax.posterior._predict import (
     variance,
 )
 from kernax.posterior._sample import sample
+from kernax.posterior._stream import Streamed, stream
 
 __all__ = [
     "Prediction",
+    "Streamed",
     "SumComponents",
     "components",
     "covariance",
@@ -31,5 +33,6 @@ __all__ = [
     "rows_like",
     "safe_sqrt",
     "sample",
+    "stream",
     "variance",
 ]

@@ -37,7 +37,8 @@ def components(c: Any, x: Any) -> SumComponents:
     """Posterior mean and variance of each summand of a sum kernel, at new inputs.
 
     With `k = k_1 + k_2 + …` the function is a sum of independent ones, and given the data each has the mean
-    `k_j(x, X) alpha` and the variance `k_j(x, x) - k_j(x, X) (K + noise·I)⁻¹ k_j(X, x)`.
+    `k_j(x, X) alpha` and the variance `k_j(x, x) - k_j(x, X) (K + noise·I)⁻¹ k_j(X, x)`. O(n + m) with `StateSpace`; other
+    solvers solve for every new row.
 
     **Arguments:**
 
@@ -55,6 +56,16 @@ def components(c: Any, x: Any) -> SumComponents:
 
 @compiled
 def _components(c: Conditioned, x: Rows) -> tuple[Array, Array, Array]:
+    moments = c.system.summand_moments(x, c.solution)
+    mean, variance = _by_crosses(c, x) if moments is None else moments
+    mean = jnp.where(c.ok, mean, jnp.nan).reshape(*mean.shape[:2], *c.residual.shape[1:])
+    variance = jnp.where(c.ok, jnp.maximum(variance, 0.0), jnp.nan)
+    whole = c.system.mean(x, c.solution)
+    return mean, variance, whole - jnp.sum(mean, axis=0) + mean_values(c.model.mean, x, whole)
+
+
+def _by_crosses(c: Conditioned, x: Rows) -> tuple[Float[Array, "k m p"], Float[Array, "k m"]]:
+    """From the matrices `k_j(X, x)`, in blocks of new rows, with a solve for each row."""
     weights = c.system.expansion(c.solution)
     alpha, _ = offered(weights, c.solver, "the components of a kernel", "predictions of the form k(x, X) alpha")
     alpha = jnp.where(c.ok, alpha, 0.0).reshape(c.data.n, -1)
@@ -71,8 +82,5 @@ def _components(c: Conditioned, x: Rows) -> tuple[Array, Array, Array]:
         ]
         return jnp.stack(means, axis=1), jnp.stack(spreads, axis=1)
 
-    mean, variance = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), map_rows(of_block, x, 4 * len(grams) * c.data.n))
-    mean = jnp.where(c.ok, mean, jnp.nan).reshape(len(grams), -1, *c.residual.shape[1:])
-    variance = jnp.where(c.ok, jnp.maximum(variance, 0.0), jnp.nan)
-    whole = c.system.mean(x, c.solution)
-    return mean, variance, whole - jnp.sum(mean, axis=0) + mean_values(c.model.mean, x, whole)
+    answers = map_rows(of_block, x, 4 * len(grams) * c.data.n)
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), answers)

@@ -9,23 +9,30 @@ from jaxtyping import Array, Float, Key
 
 from kernax._arrays import check_finite, matmul
 from kernax._programs import compiled
+from kernax.grams import gram_of
 from kernax.model import Conditioned, Model
 from kernax.noises import noise_at
 from kernax.parameters import as_dtype
 from kernax.posterior._new_rows import new_rows
 from kernax.posterior._predict import covariance, mean
 from kernax.rows import Rows, as_rows, num_rows, row_dtype, take
-from kernax.solvers import draw_root
+from kernax.solvers import AbstractSolver, draw_root
 
 
 def sample(
-    source: Model | Conditioned, x: Any, *, key: Key[Array, ""], num_samples: int = 1, noisy: bool = False
+    source: Model | Conditioned,
+    x: Any,
+    *,
+    key: Key[Array, ""],
+    num_samples: int = 1,
+    noisy: bool = False,
+    solver: AbstractSolver | None = None,
 ) -> Float[Array, "s m *p"]:
     """Draw functions from the prior of a `Model` or the posterior of a `Conditioned`.
 
-    Exact and joint over all rows, so O(m³) and an m × m matrix. Differentiable in everything but the key. After
-    conditioning with `kx.CG(variance="pathwise")` it takes one solve with `num_samples` right-hand sides and O(m n) instead,
-    and a draw is Gaussian approximately.
+    Exact and joint over all rows, so O(m³) and an m × m matrix. Differentiable in everything but the key. Two solvers need
+    no matrix: with `kx.StateSpace()` draws are exact in O(n + m), and with `kx.CG(variance="pathwise")` they take one solve
+    with `num_samples` right-hand sides and O(m n), and a draw is Gaussian approximately.
 
     **Arguments:**
 
@@ -34,6 +41,7 @@ def sample(
     - `key`: a JAX random key.
     - `num_samples`: how many functions to draw.
     - `noisy`: add noise, for observations instead of the function.
+    - `solver`: for a model: `kx.StateSpace()` draws in O(m). A `Conditioned` has its own solver.
 
     **Returns:**
 
@@ -49,7 +57,9 @@ def sample(
         jax.tree.map(lambda leaf: check_finite(leaf, "x"), x)
         if noisy:
             noise_at(source.noise, x, row_dtype(x))
-        return _draw_prior(source, x, key, num_samples, noisy)
+        return _draw_prior(source, x, key, num_samples, noisy, solver)
+    if solver is not None:
+        raise ValueError("solver= is for drawing from a model; a Conditioned draws with its own solver: leave it out.")
     level = mean(source, x)
     deviations = _pathwise(source, new_rows(source, x), key, (num_samples, *level.shape[1:]), noisy)
     if deviations is None:
@@ -63,21 +73,44 @@ def _pathwise(c: Conditioned, x: Rows, key: Key[Array, ""], shape: tuple[int, ..
     drawn = c.system.posterior_draws(x, key, math.prod(shape))
     if drawn is None:
         return None
-    if noisy:
-        noise = jnp.broadcast_to(noise_at(c.model.noise, x, drawn.dtype), drawn.shape[:1])
-        drawn = drawn + jnp.sqrt(noise)[:, None] * jax.random.normal(jax.random.fold_in(key, 2), drawn.shape, drawn.dtype)
-    return jnp.moveaxis(drawn.reshape(-1, *shape), 1, 0)
+    noise = jnp.broadcast_to(noise_at(c.model.noise, x, drawn.dtype), drawn.shape[:1]) if noisy else None
+    return _with_noise(drawn, noise, key, shape)
 
 
 @compiled
-def _draw_prior(model: Model, x: Rows, key: Key[Array, ""], num_samples: int, noisy: bool) -> Array:
+def _draw_prior(
+    model: Model, x: Rows, key: Key[Array, ""], num_samples: int, noisy: bool, solver: AbstractSolver | None
+) -> Array:
     dtype = row_dtype(x)
     model = as_dtype(model, dtype)
-    matrix = model.kernel.gram(x, None)
-    if noisy:
-        matrix = matrix + jnp.diag(jnp.broadcast_to(noise_at(model.noise, x, dtype), (num_rows(x),)))
+    noise = jnp.broadcast_to(noise_at(model.noise, x, dtype), (num_rows(x),)) if noisy else None
     level = jax.vmap(model.mean)(x).astype(dtype)  # one column per output of the mean
-    return _draw(level, matrix, key, num_samples)
+    if solver is not None:
+        return level + _path(model, x, key, (num_samples, *level.shape[1:]), noise, solver)
+    matrix = model.kernel.gram(x, None)
+    return _draw(level, matrix if noise is None else matrix + jnp.diag(noise), key, num_samples)
+
+
+def _path(
+    model: Model, x: Rows, key: Key[Array, ""], shape: tuple[int, ...], noise: Array | None, solver: AbstractSolver
+) -> Float[Array, "s m *p"]:
+    """Functions drawn from the prior, less its mean, without a matrix."""
+    gram = gram_of(model.kernel, x, jnp.ones(num_rows(x), bool))
+    some, number = take(x, slice(0, 1)), math.prod(shape)
+    prior = solver.prepare(gram, jnp.ones((), row_dtype(x))).gram.prior_draws(some, key, number)
+    if prior is None:
+        raise TypeError(
+            f"{solver!r} does not draw from a model: leave out solver=, or write kx.StateSpace() for a kernel that has a "
+            "state space."
+        )
+    return _with_noise(prior[0], noise, key, shape)
+
+
+def _with_noise(drawn: Float[Array, "m s"], noise: Array | None, key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
+    """Draws, with noise if there is any, in the shape of samples."""
+    if noise is not None:
+        drawn = drawn + jnp.sqrt(noise)[:, None] * jax.random.normal(jax.random.fold_in(key, 2), drawn.shape, drawn.dtype)
+    return jnp.moveaxis(drawn.reshape(-1, *shape), 1, 0)
 
 
 @compiled

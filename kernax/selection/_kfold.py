@@ -1,7 +1,8 @@
-"""K-fold cross-validation, exact, from the one factorisation instead of k refits.
+"""K-fold cross-validation, exact: from the one factorisation, or by conditioning again without each fold.
 
 With `alpha = K̃⁻¹(y-μ)`, the residuals of the fold S in the fit without S are `([K̃⁻¹]_SS)⁻¹ alpha_S`: leave-one-out is the
-case of folds of one row. The mean function is not refitted.
+case of folds of one row. A solver that does not offer these blocks (`StateSpace`, `Vecchia`, `CG`) conditions k times, with
+the rows of one fold masked. The mean function is not refitted.
 """
 
 from typing import Any
@@ -15,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, check_conditioned
-from kernax.solvers import offered, solve_definite
+from kernax.model import Conditioned, check_conditioned, settled
+from kernax.rows import take
+from kernax.solvers import AbstractSystem, solve_definite
 
 
 class Folds(eqx.Module):
@@ -31,11 +33,14 @@ class Folds(eqx.Module):
 
 
 def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, "n *p"]:
-    """K-fold residuals `y_i - f⁽⁻ˢ⁾(x_i)` for every row i of every fold S. O(n³), once for all folds.
+    """K-fold residuals `y_i - f⁽⁻ˢ⁾(x_i)` for every row i of every fold S.
+
+    With `Cholesky` and `Eigh` they cost O(n³), once for all folds. `StateSpace`, `Vecchia` and `CG` condition again without
+    each fold: O(k n) with `StateSpace`.
 
     **Arguments:**
 
-    - `c`: a model conditioned on data, with `Cholesky`, `Eigh` or `LowRank`.
+    - `c`: a model conditioned on data, with any solver but `Kronecker`, which needs every row.
     - `folds`: the number of folds, or an integer label for each row (rows with one label form a fold). A number cuts the
       rows that count into consecutive folds of equal size, as scikit-learn's `KFold` does.
     - `key`: a JAX random key: the folds are then random. Sorted rows need one.
@@ -150,13 +155,55 @@ def _labelled_folds(labels: Any, data: Data) -> Folds:
 
 def _by_fold(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
     """The residuals of each fold left out, 0 in empty slots."""
+    blocks = c.system.inverse_blocks(table.rows)
+    residuals = _by_refits(c, table) if blocks is None else _by_blocks(c, table, blocks)
+    return jnp.where(_beside(table.filled, residuals), residuals, 0.0)
+
+
+def _by_blocks(c: Conditioned, table: Folds, entries: Float[Array, "k m m"]) -> Float[Array, "k m *p"]:
     both = table.filled[:, :, None] & table.filled[:, None, :]
     identity = jnp.eye(table.rows.shape[1], dtype=c.data.dtype)
-    entries = offered(c.system.inverse_blocks(table.rows), c.solver, "k-fold cross-validation", "blocks of the inverse")
     blocks = jnp.where(both, entries, identity)
-    filled = table.filled[..., None] if c.alpha.ndim == 2 else table.filled
-    alpha = jnp.where(filled, c.alpha[table.rows], 0.0)
-    residuals = jax.vmap(solve_definite)(blocks, alpha)
+    alpha = c.alpha[table.rows]
+    residuals = jax.vmap(solve_definite)(blocks, jnp.where(_beside(table.filled, alpha), alpha, 0.0))
     enough_left = (table.sizes < c.data.count) & c.system.determined_without(table.rows, table.filled)
-    enough_left = enough_left.reshape((-1,) + (1,) * (residuals.ndim - 1))
-    return jnp.where(filled, jnp.where(enough_left, residuals, jnp.nan), 0.0)
+    return jnp.where(_beside(enough_left, residuals), residuals, jnp.nan)
+
+
+def _by_refits(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
+    _check_rows_may_miss(c)
+
+    def of_fold(fold: tuple[Int[Array, " m"], Bool[Array, " m"]]) -> Float[Array, "m *p"]:
+        rows, filled = fold
+        left_out = jnp.zeros(c.data.n, bool).at[jnp.where(filled, rows, c.data.n)].set(True, mode="drop")
+        system = _system_without(c, left_out)
+        return c.residual[rows] - system.mean(take(c.data.x, rows), system.solve(c.residual))
+
+    # One fold after another: reverse mode would otherwise keep what each of them computes on the way.
+    residuals = jax.lax.map(jax.checkpoint(of_fold), (table.rows, table.filled))
+    return jnp.where(c.ok, residuals, jnp.nan)
+
+
+def _system_without(c: Conditioned, left_out: Bool[Array, " n"]) -> AbstractSystem:
+    """The System of the rows that count but for some, from what is at hand or prepared anew."""
+    others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)
+    system = c.system.restricted(others.mask)
+    if system is None:
+        # Neighbours and inducing rows are chosen anew: those of all rows would be among them.
+        system = c.model.conditioned(others, jnp.asarray(True), settled(c.solver, c.model, others)).system
+    return system
+
+
+def _check_rows_may_miss(c: Conditioned) -> None:
+    """Raise `TypeError` if the solver needs every row."""
+    with jax.ensure_compile_time_eval():
+        all_but_one = jnp.arange(c.data.n) > 0
+    try:
+        c.solver.check(c.data.x, all_but_one)
+    except ValueError as error:
+        raise TypeError(f"k-fold cross-validation leaves rows out. {error}") from None
+
+
+def _beside(values: Bool[Array, "*k"], residuals: Array) -> Array:
+    """One entry for each fold, or for each row of each fold, beside residuals."""
+    return values.reshape(values.shape + (1,) * (residuals.ndim - values.ndim))

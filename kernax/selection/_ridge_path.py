@@ -80,7 +80,8 @@ def ridge_path(c: Conditioned, ridges: Any = None, *, folds: Any = None, key: Ke
     - `c`: a model conditioned with a solver that can move to another noise: `kx.condition(model, data, kx.Eigh())`, or
       `LowRank`, `StateSpace`, `Kronecker`.
     - `ridges`: a vector of ridges, not negative, in any order; `default_ridges(c)` if not given.
-    - `folds`, `key`: also compute the scores of k-fold cross-validation, O(n³/k) a ridge; see `kfold_residuals`.
+    - `folds`, `key`: also compute the scores of k-fold cross-validation, O(n³/k) a ridge with `Eigh` and O(k n) with
+      `StateSpace`; see `kfold_residuals`.
 
     **Returns:**
 

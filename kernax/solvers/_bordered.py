@@ -96,6 +96,15 @@ class Bordered(AbstractSystem):
         plain = self.inner.expansion(solution)
         return None if plain is None else (plain[0], free / self.scale[:, None])
 
+    def summand_moments(self, x, solution):
+        free, plain = solution.kept
+        moments, missed = (self.inner.summand_moments(x, part) for part in (plain, self.carried))
+        if moments is None or missed is None:
+            return None
+        carried = missed[0]  # `PᵀA⁻¹k_j(X, x)` for every summand j
+        of_free = jax.vmap(lambda rows: jnp.sum(rows * self._of_moments(rows.T).T, axis=1))(carried)
+        return moments[0] - matmul(carried, free), moments[1] + of_free
+
     def inverse_diagonal(self):
         entries, carried = self.inner.inverse_diagonal(), self.carried.value
         if entries is None:
@@ -116,6 +125,10 @@ class Bordered(AbstractSystem):
     def shifted(self, noise):
         inner = self.inner.shifted(noise)
         return None if inner is None else _wrapped(inner, self.trend, self.scale, self.basis)
+
+    def restricted(self, mask):
+        inner = self.inner.restricted(mask)
+        return None if inner is None else with_trend(inner, self.trend)
 
     def appended(self, gram, noise):
         inner = self.inner.appended(gram, noise)

@@ -23,6 +23,10 @@ from kernax.solvers._vecchia import Vecchia
 
 _FEW = 1_000
 """Rows up to which a dense solver takes a fraction of a second, so that no other is worth a thought."""
+_FEW_OF_SERIES = 300
+"""The same if the kernel has a state space, which is faster from so many rows on, unless the state is large."""
+_ROWS_PER_STATE = 20
+"""Rows for each number of the state from which on a state space is faster than a dense matrix."""
 _MANY = 10_000
 """Rows beyond which a fit by a dense solver takes an hour or so on two cores."""
 _RANK = 1_000
@@ -130,7 +134,10 @@ def suggestion(facts: Facts, available: int | None, *, ridges: bool = False, fol
 def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
     if facts.is_machine:
         return _Choice(Cholesky(), "This machine of kx.learners factorises dense matrices, and accepts no other solver.")
-    if facts.rows > _FEW or _dense_bytes(facts, direct) > _SMALL:
+    few = _FEW
+    if facts.num_states is not None and not facts.is_noise_free:
+        few = min(few, max(_FEW_OF_SERIES, _ROWS_PER_STATE * facts.num_states))
+    if facts.rows > few or _dense_bytes(facts, direct) > _SMALL:
         return None
     return _Choice(
         direct, "So few rows are solved directly: exact, in a fraction of a second, and every question is answered."
@@ -153,10 +160,11 @@ def _structured(facts: Facts, ridges: bool, folds: bool) -> _Choice | None:
             "determinant with a standard error.",
             200,
         )
-    if facts.num_states is not None and not facts.is_noise_free and not folds:
+    if facts.num_states is not None and not facts.is_noise_free:
         return _Choice(
             StateSpace(),
-            "The kernel is a Markov process of one column: exact, in time and memory proportional to the number of rows.",
+            "The kernel has a state space over one column, such as time: exact, in time and memory proportional to the "
+            "number of rows.",
             12 * facts.num_states**2,
         )
     if facts.num_features is not None and 2 * facts.num_features <= facts.rows and not facts.is_noise_free:

@@ -129,6 +129,14 @@ class AbstractSystem(eqx.Module):
         del noise
         return None
 
+    def restricted(self, mask: Bool[Array, " n"]) -> "AbstractSystem | None":
+        """The System of fewer rows: of those that count here, the ones in the mask. What k-fold cross-validation asks for.
+
+        `None` if there is no shorter way than to prepare it anew.
+        """
+        del mask
+        return None
+
     def appended(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
         """The System with more rows at the end; `gram` and `noise` are those of all rows, old and new."""
         del gram, noise
@@ -144,8 +152,20 @@ class AbstractSystem(eqx.Module):
         return None
 
     def posterior_draws(self, x: Rows, key: Key[Array, ""], number: int) -> Float[Array, "m s"] | None:
-        """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance."""
-        del x, key, number
+        """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance.
+
+        By Matheron's rule (see `_pathwise.py`), where the Gram draws from the prior.
+        """
+        prior = self.gram.prior_draws(x, key, number)
+        if prior is None:
+            return None
+        known, new = prior
+        noise = jax.random.normal(jax.random.fold_in(key, 1), known.shape, known.dtype)
+        return new - self.mean(x, self.solve(known + jnp.sqrt(self.shift)[:, None] * noise))
+
+    def summand_moments(self, x: Rows, solution: Solution) -> tuple[Float[Array, "k m p"], Float[Array, "k m"]] | None:
+        """Mean and variance of each summand of the kernel at new rows; `None` if they are made of cross matrices."""
+        del x, solution
         return None
 
     def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
@@ -390,7 +410,6 @@ def power_iteration(
 
 _OFFERS = {
     "the diagonal of the inverse": "kx.Cholesky() (or Eigh, LowRank, StateSpace, Kronecker, Vecchia)",
-    "blocks of the inverse": "kx.Cholesky() (or Eigh, LowRank)",
     "another noise from the same factorisation": "kx.Eigh() (or LowRank, StateSpace, Kronecker) and one noise for all rows",
     "the eigenvalues of the kernel matrix": "kx.Eigh() (or LowRank, Kronecker) and one noise for all rows",
     "predictions of the form k(x, X) alpha": "kx.Cholesky() (or Eigh, StateSpace, Kronecker)",

@@ -1,0 +1,265 @@
+"""A series that goes on: predictions of what comes next, and new rows at the end in O(1) each.
+
+The filter's state holds all that the past says about the future: its mean m and its covariance P, given all rows so far. A
+new row moves both over the step from the row before, and corrects them by what is new in it. A trend that is left free adds
+its coefficients to the state: they do not move, and the function is `h · state + trend(x) · coefficients`.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from kernax._arrays import is_concrete, matmul
+from kernax._programs import compiled
+from kernax.data import Data, refuse_gaps
+from kernax.kernels import AbstractKernel, AbstractTrend
+from kernax.means import mean_values
+from kernax.model import Conditioned, Model, check_conditioned, trend_of
+from kernax.noises import is_per_row, noise_at
+from kernax.posterior._new_rows import rows_like
+from kernax.posterior._predict import Prediction
+from kernax.rows import Rows, map_rows, num_rows, take
+from kernax.solvers import Result, solve_definite
+from kernax.solvers._state_space import _process, _times
+
+
+class Streamed(eqx.Module):
+    """A model that has seen a series up to its last row. Made by `stream(c)`; its methods are pure functions."""
+
+    model: Model
+    kernel: AbstractKernel
+    """The kernel whose state space is filtered: the model's, made definite if the model leaves functions free."""
+    trend: AbstractTrend | None
+    last: Data
+    """The last row."""
+    mean: Float[Array, "j p"]
+    """The mean of the state given all rows so far, for each output."""
+    covariance: Float[Array, "j j"]
+    """The covariance of the state given all rows so far."""
+
+    @property
+    def time(self) -> Float[Array, ""]:
+        """The time of the last row."""
+        return _times_of(self.kernel, self.last.x, self.last.dtype)[0]
+
+    def update(self, x: Any, y: Any, *, noise: Any = None) -> "Streamed":
+        """The series with new rows at its end: O(1) each, whatever the number of rows before.
+
+        **Arguments:**
+
+        - `x`: new inputs in the order of time, `(m, d)`, none of them before the last row. Under tracing, where order cannot
+          be checked, rows that are out of order make everything NaN that follows.
+        - `y`: new targets, `(m,)` or `(m, p)`.
+        - `noise`: the noise of the new rows, if the model's noise is given per row.
+
+        **Returns:**
+
+        A `Streamed`, which predicts what conditioning on all rows predicts at later times.
+        """
+        new = Data(rows_like(self.last, x), jnp.asarray(y, self.last.dtype))
+        if new.y.shape[1:] != self.last.y.shape[1:]:
+            raise ValueError(f"y has shape {new.y.shape}, but the series has targets of shape {self.last.y.shape}.")
+        if is_per_row(self.model.noise) != (noise is not None):
+            raise ValueError("update needs noise= for the new rows if the model's noise is given per row, and only then.")
+        _check_order(self, new.x, in_order=True)
+        return _updated(self, new, None if noise is None else jnp.asarray(noise, self.last.dtype))
+
+    def predict(self, x: Any, *, noisy: bool = False) -> Prediction:
+        """Mean and variance at the time of the last row or later: what `kx.predict` says after conditioning on all rows.
+
+        **Arguments:**
+
+        - `x`: new inputs, `(m, d)`, in any order. Under tracing, times before the last row have NaN.
+        - `noisy`: add the noise variance, for the spread of a new observation instead of the function.
+
+        **Returns:**
+
+        A `Prediction`.
+        """
+        rows = rows_like(self.last, x)
+        _check_order(self, rows, in_order=False)
+        return _predicted(self, rows, noisy)
+
+    def __repr__(self):
+        at = f", at time {float(self.time):.6g}" if is_concrete(self.covariance) and self.covariance.ndim == 2 else ""
+        return f"Streamed({self.model!r}{at})"
+
+
+def stream(c: Any) -> Streamed:
+    """Follow a series: add rows at its end in O(1) each, and predict what comes next.
+
+    `kx.extend` keeps everything about all rows, and takes O(n) a call for a series. What this returns keeps the state at
+    the last row alone.
+
+    **Arguments:**
+
+    - `c`: a model whose kernel has a state space, conditioned on a series, with any solver.
+
+    **Returns:**
+
+    A `Streamed`. `s = s.update(x, y)` adds rows, and `s.predict(x)` predicts times at the end or later. Both may stand in
+    `jax.jit` and `jax.lax.scan`.
+    """
+    check_conditioned(c)
+    refuse_gaps(c.data, "a stream")
+    return _stream(c)
+
+
+class _Steps(NamedTuple):
+    """How the state comes to some rows, and what is seen of it there."""
+
+    move: Float[Array, "m j j"]
+    shock: Float[Array, "m j j"]
+    seen: Float[Array, "m j"]
+
+
+def _steps(kernel: AbstractKernel, trend: AbstractTrend | None, x: Rows, lengths: Float[Array, " m"]) -> _Steps:
+    """Steps of some lengths to rows, NaN for those that go back. All that is asked of the process is asked here."""
+    process = _process(kernel)
+    move, shock = process.transition(jnp.where(lengths >= 0, lengths, jnp.nan))
+    seen = jnp.broadcast_to(jnp.asarray(process.observation, move.dtype), move.shape[:2])
+    if trend is None:
+        return _Steps(move, shock, seen)
+    basis = trend(x)
+    q = basis.shape[1]
+    still = jnp.broadcast_to(jnp.eye(q, dtype=move.dtype), (*move.shape[:1], q, q))
+    return _Steps(
+        _beside(move, still),
+        _beside(shock, jnp.zeros_like(still)),
+        jnp.concatenate([seen, basis.astype(move.dtype)], axis=1),
+    )
+
+
+def _start(kernel: AbstractKernel) -> Float[Array, "j j"]:
+    """The covariance of the state without data."""
+    return _process(kernel).stationary
+
+
+def _times_of(kernel: AbstractKernel, x: Rows, dtype: Any) -> Float[Array, " m"]:
+    return _times(_process(kernel), x, dtype)
+
+
+def _beside(first: Float[Array, "m j j"], second: Float[Array, "m q q"]) -> Float[Array, "m _ _"]:
+    """Two matrices as the diagonal blocks of one."""
+    (j, q), none = (first.shape[-1], second.shape[-1]), (0, 0)
+    return jnp.pad(first, (none, (0, q), (0, q))) + jnp.pad(second, (none, (j, 0), (j, 0)))
+
+
+def _filtered(
+    mean: Float[Array, "j p"],
+    covariance: Float[Array, "j j"],
+    steps: _Steps,
+    y: Float[Array, "m p"],
+    noise: Float[Array, " m"],
+    live: Bool[Array, " m"],
+) -> tuple[tuple[Array, Array], tuple[Float[Array, "m p"], Float[Array, " m"]]]:
+    """The state after the last row; what is new in each row, and one over its variance (0 in masked rows)."""
+
+    def step(carry: tuple[Array, Array], row: Any) -> Any:
+        (mean, covariance), ((move, shock, seen), y, noise, live) = carry, row
+        mean, covariance = matmul(move, mean), matmul(matmul(move, covariance), move.T) + shock
+        common = matmul(covariance, seen)
+        spread = jnp.sum(seen * common) + noise
+        # Without noise, a time that is there twice has nothing new.
+        precision = jnp.where(live & (spread != 0), 1.0 / jnp.where(spread != 0, spread, 1.0), 0.0)
+        new = jnp.where(live, y - matmul(seen, mean), 0.0)
+        mean = mean + precision * common[:, None] * new
+        return (mean, covariance - precision * common[:, None] * common[None, :]), (new, precision)
+
+    return jax.lax.scan(step, (mean, covariance), (steps, y, noise, live))
+
+
+@compiled
+def _stream(c: Conditioned) -> Streamed:
+    data, kernel, x = c.data, c.system.gram.kernel, take(c.data.x)
+    times = _times_of(kernel, x, data.dtype)
+    order = jnp.argsort(jnp.where(data.mask, times, jnp.inf))
+    live = data.mask[order]
+    at = jnp.maximum(jnp.sum(live) - 1, 0)
+    # Masked rows come last, at the time of the last row that counts.
+    times = jnp.where(live, times[order], times[order[at]])
+    steps = _steps(kernel, None, x, jnp.diff(times, prepend=times[:1]))
+    trend = trend_of(c.model)
+    trend = None if trend is None else trend.scaled(x, data.mask)
+    basis = jnp.zeros((data.n, 0), data.dtype) if trend is None else trend(x).astype(data.dtype)
+    columns = jnp.concatenate([c.residual.reshape(data.n, -1), basis], axis=1)[order]
+    noise = jnp.broadcast_to(c.system.noise, (data.n,))[order]
+    start = _start(kernel)
+    nothing = jnp.zeros((start.shape[0], columns.shape[1]), data.dtype)
+    (mean, covariance), (new, precision) = _filtered(nothing, start, steps, columns, noise, live)
+    if trend is not None:
+        mean, covariance = _with_free(mean, covariance, new, precision, basis.shape[1])
+    last = Data(take(x, order[at][None]), data.y[order[at]][None])
+    mean, covariance = (jnp.where(c.ok, part, jnp.nan) for part in (mean, covariance))
+    return Streamed(c.model, kernel, trend, last, mean, covariance)
+
+
+def _with_free(
+    mean: Float[Array, "j c"],
+    covariance: Float[Array, "j j"],
+    new: Float[Array, "n c"],
+    precision: Float[Array, " n"],
+    q: int,
+) -> tuple[Float[Array, "k p"], Float[Array, "k k"]]:
+    """The state with the coefficients of q free functions below it; the last q columns are those of the functions."""
+    (of_y, of_basis), (new_y, new_basis) = (jnp.split(part, [part.shape[1] - q], axis=1) for part in (mean, new))
+    weighted = precision[:, None] * new_basis
+    both = solve_definite(
+        matmul(weighted.T, new_basis), jnp.concatenate([matmul(weighted.T, new_y), jnp.eye(q, dtype=new.dtype)], axis=1)
+    )
+    free, spread = jnp.split(both, [new_y.shape[1]], axis=1)
+    carried = jnp.concatenate([-of_basis, jnp.eye(q, dtype=new.dtype)])
+    mean = jnp.concatenate([of_y, jnp.zeros_like(free)]) + matmul(carried, free)
+    return mean, jnp.pad(covariance, ((0, q), (0, q))) + matmul(matmul(carried, spread), carried.T)
+
+
+@compiled
+def _updated(s: Streamed, new: Data, noise: Array | None) -> Streamed:
+    times = _times_of(s.kernel, new.x, s.last.dtype)
+    steps = _steps(s.kernel, s.trend, new.x, jnp.diff(times, prepend=s.time[None]))
+    noise = noise_at(s.model.noise, new.x, s.last.dtype) if noise is None else noise
+    residual = (new.y - mean_values(s.model.mean, new.x, new.y)).reshape(new.n, -1)
+    noise = jnp.broadcast_to(noise, (new.n,))
+    (mean, covariance), _ = _filtered(s.mean, s.covariance, steps, residual, noise, new.mask)
+    last = Data(take(new.x, slice(-1, None)), new.y[-1:])
+    return dataclasses.replace(s, last=last, mean=mean, covariance=covariance)
+
+
+@compiled
+def _predicted(s: Streamed, x: Rows, noisy: bool) -> Prediction:
+    def of_block(block: Rows) -> tuple[Array, Array]:
+        move, shock, seen = _steps(s.kernel, s.trend, block, _times_of(s.kernel, block, s.last.dtype) - s.time)
+        back = matmul(jnp.swapaxes(move, 1, 2), seen[:, :, None])[:, :, 0]
+        spread = jnp.sum(back * matmul(back, s.covariance), axis=1) + jnp.einsum("mi,mij,mj->m", seen, shock, seen)
+        return matmul(back, s.mean), spread
+
+    mean, variance = map_rows(of_block, x, 8 * s.covariance.size)
+    mean = mean.reshape(num_rows(x), *s.last.y.shape[1:])
+    clamped = jnp.sum(variance < 0)
+    variance = jnp.maximum(variance, 0.0)
+    if noisy:
+        variance = variance + noise_at(s.model.noise, x, variance.dtype)
+    mean = mean + mean_values(s.model.mean, x, mean)
+    finite = jnp.all(jnp.isfinite(mean)) & jnp.all(jnp.isfinite(variance))
+    return Prediction(mean, variance, clamped, Result.where(finite, Result.successful, Result.nonfinite))
+
+
+def _check_order(s: Streamed, x: Rows, *, in_order: bool) -> None:
+    """Raise `ValueError` for rows before the last one, or out of order, as far as that can be seen."""
+    times = _times_of(s.kernel, x, s.last.dtype)
+    end = s.time
+    if not is_concrete(times) or not is_concrete(end) or end.ndim:
+        return
+    times, end = np.asarray(times), float(end)
+    if np.any(times < end):
+        raise ValueError(
+            f"a stream goes on at its end, time {end:.6g}, and a row has the time {np.min(times):.6g}: condition with "
+            "kx.StateSpace(), which adds rows anywhere by kx.extend and predicts anywhere."
+        )
+    if in_order and np.any(np.diff(times) < 0):
+        raise ValueError("rows of an update must be in the order of time: sort them.")
