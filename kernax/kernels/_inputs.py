@@ -56,7 +56,8 @@ class Select(AbstractKernel):
         return self.kernel.diag(self.view(x))
 
     def state_space(self):
-        return selected(self.kernel.state_space(), self.columns, self.axis if self.key is None else self.key)
+        place = self.axis if self.key is None else self.key
+        return selected(self.kernel.state_space(), self.columns, place, self.view)
 
     def features(self, x):
         return self.kernel.features(self.view(x))
