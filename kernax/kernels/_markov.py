@@ -1,7 +1,7 @@
 """Kernels that are Markov processes of one column: what `kx.StateSpace()` asks for.
 
 A process consists of parts that are independent of each other, and each part has a state of a few numbers:
-`f(t) = Σ observation · state(t)`. Over a step of length δ a state becomes `A(δ) state + shock`, and the shock has the covariance
+`f(t) = Σ observation · state(t)`. Over a step of length δ a state becomes `A(δ) state + shock`; the shock has the covariance
 `Q(δ)`. Without data the first state has the covariance P. For a stationary process `P = A P Aᵀ + Q` for every δ. `Q` is
 computed as it stands: the difference `P - A P Aᵀ` loses all digits for small steps.
 
@@ -269,7 +269,14 @@ def _matern_transition_jvp(order, primals, tangents):
     powers, shares = _matern_matrices(order)
     change = np.concatenate([powers[1:], np.zeros_like(powers[:1])]) - powers
     slopes = (_combined(change, _gamma_slopes(order + 1, x)), _combined(2.0 * shares, _gamma_slopes(2 * order + 1, 2.0 * x)))
-    return _matern_transition(order, x), tuple(slope * dx[..., None, None, None] for slope in slopes)
+    return _matern_transition(order, x), tuple(_times_each(slope, dx) for slope in slopes)
+
+
+def _times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
+    """Each matrix times its number, entry by entry: the transpose of a broadcast is a slow sum over short axes."""
+    flat = matrices.reshape(*numbers.shape, -1)
+    entries = [flat[..., i] * numbers for i in range(flat.shape[-1])]
+    return jnp.stack(entries, axis=-1).reshape(matrices.shape)
 
 
 @functools.cache

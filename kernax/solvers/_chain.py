@@ -7,7 +7,7 @@ can differentiate them to any order.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -16,6 +16,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax.solvers._steps import Steps, dense
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _ROUNDINGS = 16
 """If the row before leaves no more than so many roundings of a row's variance, the two rows are the same."""
@@ -62,8 +64,9 @@ class Filtered(eqx.Module):
     """N: what this row and the later ones add about the state."""
     inverse: Float[Array, " n"]
     """`diag(A⁻¹)`; 0 in masked rows."""
-    pull: Float[Array, "n j"]
-    """`h diag(A⁻¹) - Ñ gain`, where Ñ is what the later rows alone add: how the inverse depends on h."""
+    pull: Float[Array, "n j"] | None
+    """`h diag(A⁻¹) - Ñ gain`, where Ñ is what the later rows alone add: how the determinant depends on h. `None` if h is the
+    same in all rows."""
 
     @property
     def held(self) -> Float[Array, "n j j"]:
@@ -96,6 +99,22 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, rows: Any, *, 
         return loop(start, rows)
 
 
+def _differentiated_apart(function: F) -> F:
+    """The same function, whose derivative is computed beside it and not together with it.
+
+    The derivative of a loop keeps numbers of every turn. The evidence has derivatives of its own (`_chain_derivatives.py`)
+    and needs none of them: computed apart, they are left out of the program.
+    """
+    wrapped = eqx.filter_custom_jvp(function)
+
+    @wrapped.def_jvp
+    def _jvp(primals, tangents):
+        return wrapped(*primals), eqx.filter_jvp(function, primals, tangents)[1]
+
+    return cast(F, wrapped)
+
+
+@_differentiated_apart
 def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[Array, " n"]]:
     """Forward and backward without a right-hand side.
 
@@ -125,14 +144,14 @@ def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[
         gain = jnp.where(live, seen / spread, 0.0)
         return (ahead - seen[:, None] * gain, gain, spread), (ahead, gain, spread, is_new)
 
-    def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+    def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, Any]:
         step, gain, precision = row
         weighted = jnp.sum(later * gain, axis=1)
         inverse = precision + jnp.sum(gain * weighted)
         # (I - h gᵀ) N (I - g hᵀ) + h hᵀ/D
         mixed, pull = step.given(weighted), step.given(inverse[None])[:, 0]
         now = later - mixed - mixed.T + step.given(pull)
-        return step.behind(now), (now, inverse, pull - weighted)
+        return step.behind(now), (now, inverse, None if step.varying is None else pull - weighted)
 
     start = dense(chain.start)
     first = (start, jnp.zeros_like(start[0]), jnp.zeros((), noise.dtype))
@@ -143,6 +162,7 @@ def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[
     return Filtered(ahead, gain, spread, precision, information, inverse, pull), is_new
 
 
+@_differentiated_apart
 def run_passes(chain: Chain, filtered: Filtered, b: Float[Array, "n p"]) -> Passes:
     """Forward and backward, for every column of sorted right-hand sides that are 0 in masked rows."""
 
