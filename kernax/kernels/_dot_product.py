@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from kernax._arrays import matmul, whole_number
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import of_features
 from kernax.kernels._stationary import check_width
 from kernax.parameters import Parameter, non_negative, positive
 
@@ -31,6 +32,9 @@ class Linear(AbstractKernel):
 
     def features(self, x):
         return jnp.sqrt(self.variance) * x
+
+    def state_space(self):
+        return of_features(self.features)
 
     def initialised(self, x, mask, variance):
         square = jnp.mean(jnp.sum(x * x, axis=1), where=mask)
@@ -56,6 +60,9 @@ class Polynomial(AbstractKernel):
 
     def diag(self, x):
         return (self.scale * jnp.sum(x * x, axis=1) + self.offset) ** self.degree
+
+    def state_space(self):
+        return of_features(self.features)
 
     def features(self, x):
         # `(u·v)^degree` with `u = (√offset, √scale·a)`: one feature for each way to choose `degree` parts of u, with the

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernax._arrays import matmul
 from kernax.kernels._kernel import AbstractKernel
-from kernax.kernels._markov import selected
+from kernax.kernels._markov import of_features, selected, viewed
 from kernax.kernels._trends import ViewedTrend
 from kernax.parameters import as_function
 
@@ -56,7 +56,8 @@ class Select(AbstractKernel):
         return self.kernel.diag(self.view(x))
 
     def state_space(self):
-        return selected(self.kernel.state_space(), self.columns, self.axis if self.key is None else self.key)
+        place = self.axis if self.key is None else self.key
+        return selected(self.kernel.state_space(), self.columns, place, self.view)
 
     def features(self, x):
         return self.kernel.features(self.view(x))
@@ -131,6 +132,9 @@ class Warp(AbstractKernel):
     def diag(self, x):
         return self.kernel.diag(self.view(x))
 
+    def state_space(self):
+        return viewed(self.kernel.state_space(), self.view)
+
     def features(self, x):
         return self.kernel.features(self.view(x))
 
@@ -178,6 +182,9 @@ class FeatureMap(AbstractKernel):
 
     def diag(self, x):
         return jnp.sum(self.features(x) ** 2, axis=1)
+
+    def state_space(self):
+        return of_features(self.features)
 
     def features(self, x):
         return jax.vmap(self.function)(x)

@@ -1,8 +1,12 @@
 """Kernels that are Markov processes of one column: what `kx.StateSpace()` asks for.
 
-A Markov process has a state of J numbers, and `f(t) = observation · state(t)`. Over a step of length δ the state becomes
-`A(δ) state + shock`, and the shock has the covariance `Q(δ)`. Without data the state has the covariance `P∞`, for which
-`P∞ = A P∞ Aᵀ + Q` for every δ. `Q` is computed as it stands: the difference `P∞ - A P∞ Aᵀ` loses all digits for small steps.
+A process consists of parts that are independent of each other, and each part has a state of a few numbers:
+`f(t) = Σ observation · state(t)`. Over a step of length δ a state becomes `A(δ) state + shock`; the shock has the covariance
+`Q(δ)`. Without data the first state has the covariance P. For a stationary process `P = A P Aᵀ + Q` for every δ. `Q` is
+computed as it stands: the difference `P - A P Aᵀ` loses all digits for small steps.
+
+Kernels with finitely many features φ are processes, too: a part of one number for each feature, which never changes and is
+observed with the weight φ(x).
 """
 
 import dataclasses
@@ -10,6 +14,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
-from kernax.rows import Rows
+from kernax.rows import Rows, num_rows
 
 _FAR = 800.0
 """A step of so many lengthscales forgets everything: `exp(-800)` is 0 in float64. Powers of longer steps may overflow."""
@@ -25,6 +30,8 @@ _WRITTEN_OUT = 12
 """Products of matrices with more columns are left to XLA."""
 _NEAR, _TERMS = 2.0, 22
 """Below `_NEAR` the series is used; so many terms of it are exact to rounding there."""
+
+Transition = Callable[[Float[Array, "*n"]], tuple[Float[Array, "*n p j j"], Float[Array, "*n p j j"]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +56,49 @@ class Coordinate:
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """Independent processes with states of the same size J.
+
+    **Arguments:**
+
+    - `observation`: the weights of the states in f: an array `(p, J)` of constants for p processes, or a function from rows
+      to an array `(n, p, J)`.
+    - `start`: P, the covariance of each state without data, `(p, J, J)`. If p is 1, it is that of all.
+    - `transition`: a function from steps δ of any shape `*n` to `A(δ)` and `Q(δ)` of shape `(*n, p, J, J)`. If p is 1, they
+      are those of all.
+    - `earlier`: only if the process is not stationary: a function from steps δ to the covariance of the first state with the
+      state δ before it, and the covariance of that one.
+    """
+
+    observation: np.ndarray | Callable[[Rows], Float[Array, "n p j"]]
+    start: Float[Array, "p j j"]
+    transition: Transition
+    earlier: Transition | None = None
+
+    @property
+    def size(self) -> int:
+        """J."""
+        return self.start.shape[-1]
+
+    def observed(self, x: Rows) -> Float[Array, "n p j"]:
+        """The weights of the states in f at every row."""
+        if callable(self.observation):
+            return self.observation(x)
+        return jnp.broadcast_to(jnp.asarray(self.observation, self.start.dtype), (num_rows(x), *self.observation.shape))
+
+
+@dataclasses.dataclass(frozen=True)
 class MarkovProcess:
     """A kernel as a Markov process. See the module's docstring for the terms.
 
     **Arguments:**
 
-    - `coordinate`: which number of a row is the time; `None` if the process does not depend on it (a constant).
-    - `observation`: the vector h with `f = h · state`. It holds constants; what is fitted goes into `stationary`.
-    - `stationary`: `P∞`, the covariance of the state without data.
-    - `transition`: a function from steps δ of any shape `*n` to the matrices `A(δ)` and `Q(δ)`, of shape `(*n, J, J)`.
+    - `coordinate`: which number of a row is the time; `None` if the process does not depend on it.
+    - `parts`: what f is the sum of.
     """
 
     coordinate: Coordinate | None
-    observation: np.ndarray
-    stationary: Float[Array, "j j"]
-    transition: Callable[[Array], tuple[Array, Array]]
+    parts: tuple[Part, ...]
 
 
 def matern(order: int, lengthscale: Float[Array, "*d"]) -> MarkovProcess | None:
@@ -82,25 +117,35 @@ def matern(order: int, lengthscale: Float[Array, "*d"]) -> MarkovProcess | None:
     """
     if lengthscale.size != 1:
         return None
-    rate, (powers, shares) = math.sqrt(2 * order + 1) / lengthscale.reshape(()), _matern_matrices(order)
+    rate = math.sqrt(2 * order + 1) / lengthscale.reshape(())
 
-    def transition(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n j j"], Float[Array, "*n j j"]]:
-        x = jnp.minimum(rate * steps, _FAR)
-        terms = [jnp.exp(-x) * x**k / math.factorial(k) for k in range(order + 1)]
-        return _combined(powers, terms), _combined(shares, _gamma_tails(2 * order + 1, 2.0 * x))
+    def transition(steps: Array) -> tuple[Array, Array]:
+        return _matern_transition(order, jnp.minimum(rate * steps, _FAR))
 
-    stationary = jnp.asarray(np.sum(shares, axis=0), rate.dtype)
-    return MarkovProcess(Coordinate(), np.eye(order + 1)[0], stationary, transition)
+    start = jnp.asarray(np.sum(_matern_matrices(order)[1], axis=0), rate.dtype)
+    return MarkovProcess(Coordinate(), (Part(np.eye(order + 1)[:1], start[None], transition),))
 
 
 def constant(variance: Float[Array, ""]) -> MarkovProcess:
     """The process that never changes."""
+    return MarkovProcess(None, (Part(np.ones((1, 1)), variance.reshape(1, 1, 1), unmoved),))
 
-    def transition(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n 1 1"], Float[Array, "*n 1 1"]]:
-        matrix = jnp.ones_like(steps)[..., None, None]
-        return matrix, jnp.zeros_like(matrix)
 
-    return MarkovProcess(None, np.ones(1), variance.reshape(1, 1), transition)
+def of_features(features: Callable[[Rows], Float[Array, "n r"] | None]) -> MarkovProcess:
+    """The process of a kernel `φ(a)·φ(b)`: weights of the features that never change."""
+
+    def observation(x: Rows) -> Float[Array, "n r 1"]:
+        values = features(x)
+        assert values is not None
+        return values[:, :, None]
+
+    return MarkovProcess(None, (Part(observation, jnp.ones((1, 1, 1), jnp.float32), unmoved),))
+
+
+def unmoved(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n 1 1 1"], Float[Array, "*n 1 1 1"]]:
+    """The transition of a state of one number that never changes."""
+    move = jnp.ones_like(steps)[..., None, None, None]
+    return move, jnp.zeros_like(move)
 
 
 def scaled(process: MarkovProcess | None, variance: Float[Array, ""]) -> MarkovProcess | None:
@@ -108,57 +153,86 @@ def scaled(process: MarkovProcess | None, variance: Float[Array, ""]) -> MarkovP
     if process is None:
         return None
 
-    def transition(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n j j"], Float[Array, "*n j j"]]:
-        move, shock = process.transition(steps)
-        return move, variance * shock
+    def transition(part: Part) -> Transition:
+        def scaled_transition(steps: Array) -> tuple[Array, Array]:
+            move, shock = part.transition(steps)
+            return move, variance * shock
 
-    return dataclasses.replace(process, stationary=variance * process.stationary, transition=transition)
+        return scaled_transition
+
+    def earlier(part: Part) -> Transition | None:
+        inner = part.earlier
+        return None if inner is None else lambda steps: tuple(variance * matrix for matrix in inner(steps))
+
+    parts = [Part(part.observation, variance * part.start, transition(part), earlier(part)) for part in process.parts]
+    return MarkovProcess(process.coordinate, tuple(parts))
 
 
 def summed(processes: Sequence[MarkovProcess | None]) -> MarkovProcess | None:
-    """The process of a sum: the states of all parts one below the other."""
-    parts, coordinate = _of_one_coordinate(processes)
-    if not parts:
-        return None
-
-    def transition(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n j j"], Float[Array, "*n j j"]]:
-        moves, shocks = zip(*(part.transition(steps) for part in parts), strict=True)
-        return _block_diagonal(moves), _block_diagonal(shocks)
-
-    observation = np.concatenate([part.observation for part in parts])
-    return MarkovProcess(coordinate, observation, _block_diagonal([part.stationary for part in parts]), transition)
+    """The process of a sum: the parts of all."""
+    known, coordinate = _of_one_coordinate(processes)
+    return MarkovProcess(coordinate, tuple(part for process in known for part in process.parts)) if known else None
 
 
 def multiplied(processes: Sequence[MarkovProcess | None]) -> MarkovProcess | None:
-    """The process of a product: all products of two entries of the states."""
-    parts, coordinate = _of_one_coordinate(processes)
-    return dataclasses.replace(functools.reduce(_product, parts), coordinate=coordinate) if parts else None
+    """The process of a product: of each pair of parts, all products of two entries of their states."""
+    known, coordinate = _of_one_coordinate(processes)
+    if not known:
+        return None
+    parts = known[0].parts
+    for process in known[1:]:
+        parts = tuple(_product(first, second) for first in parts for second in process.parts)
+    return MarkovProcess(coordinate, parts)
 
 
-def _product(first: MarkovProcess, second: MarkovProcess) -> MarkovProcess:
-    def transition(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n j j"], Float[Array, "*n j j"]]:
+def _product(first: Part, second: Part) -> Part:
+    def transition(steps: Array) -> tuple[Array, Array]:
         (move, shock), (other_move, other_shock) = first.transition(steps), second.transition(steps)
-        kept = product(product(move, first.stationary), jnp.swapaxes(move, -1, -2))
-        return _kronecker(move, other_move), _kronecker(shock, second.stationary) + _kronecker(kept, other_shock)
+        # Of the first, what is left of P. Without a difference, which would lose digits.
+        kept = product(product(move, first.start), jnp.swapaxes(move, -1, -2))
+        return _kronecker(move, other_move), _kronecker(shock, second.start) + _kronecker(kept, other_shock)
 
-    observation = np.kron(first.observation, second.observation)
-    return MarkovProcess(None, observation, _kronecker(first.stationary, second.stationary), transition)
+    start = _kronecker(first.start, second.start)
+    if not callable(first.observation) and not callable(second.observation):
+        return Part(_kronecker(first.observation[:, None], second.observation[:, None])[:, 0], start, transition)
+
+    def observation(x: Rows) -> Float[Array, "n p j"]:
+        return _kronecker(first.observed(x)[:, :, None], second.observed(x)[:, :, None])[:, :, 0]
+
+    return Part(observation, start, transition)
+
+
+def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> MarkovProcess | None:
+    """The process of a kernel that sees a function of each row; `None` if it depends on time."""
+    if process is None or process.coordinate is not None:
+        return None
+    return dataclasses.replace(process, parts=_viewed_parts(process.parts, view))
 
 
 def selected(
-    process: MarkovProcess | None, columns: tuple[int, ...] | None, place: str | int | None
+    process: MarkovProcess | None, columns: tuple[int, ...] | None, place: str | int | None, view: Callable[[Rows], Rows]
 ) -> MarkovProcess | None:
     """The process of a kernel that sees a part of each row: chosen columns of an array, or a place in a structure."""
-    if process is None or process.coordinate is None:
-        return process
-    inner = process.coordinate
+    if process is None:
+        return None
+    parts, inner = _viewed_parts(process.parts, view), process.coordinate
+    if inner is None:
+        return MarkovProcess(None, parts)
     if columns is None:
         assert place is not None
-        return dataclasses.replace(process, coordinate=Coordinate((place, *inner.path), inner.column))
+        return MarkovProcess(Coordinate((place, *inner.path), inner.column), parts)
     column = inner.column if inner.column is not None or len(columns) > 1 else 0
     if inner.path or column is None or column >= len(columns):
         return None
-    return dataclasses.replace(process, coordinate=Coordinate((), columns[column]))
+    return MarkovProcess(Coordinate((), columns[column]), parts)
+
+
+def _viewed_parts(parts: tuple[Part, ...], view: Callable[[Rows], Rows]) -> tuple[Part, ...]:
+    def of_view(part: Part) -> Part:
+        inner = part.observation
+        return dataclasses.replace(part, observation=(lambda x: inner(view(x)))) if callable(inner) else part
+
+    return tuple(map(of_view, parts))
 
 
 def product(a: Float[Array, "... i j"], b: Float[Array, "... j k"]) -> Float[Array, "... i k"]:
@@ -172,13 +246,37 @@ def _of_one_coordinate(
     processes: Sequence[MarkovProcess | None],
 ) -> tuple[list[MarkovProcess], Coordinate | None]:
     """The processes and their common coordinate; no processes if one is missing or the coordinates differ."""
-    parts = [part for part in processes if part is not None]
-    found = {part.coordinate for part in parts if part.coordinate is not None}
+    known = [process for process in processes if process is not None]
+    found = {process.coordinate for process in known if process.coordinate is not None}
     # The only column of an array is also its column 0.
     found = {Coordinate(c.path) if c.column == 0 and Coordinate(c.path) in found else c for c in found}
-    if len(parts) < len(processes) or len(found) > 1:
+    if len(known) < len(processes) or len(found) > 1:
         return [], None
-    return parts, next(iter(found), None)
+    return known, next(iter(found), None)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern_transition(order: int, x: Float[Array, "*n"]) -> tuple[Float[Array, "*n 1 j j"], Float[Array, "*n 1 j j"]]:
+    """`A` and `Q` of a Matérn process, after steps of x in units of the rate."""
+    powers, shares = _matern_matrices(order)
+    return _combined(powers, _gamma_slopes(order + 1, x)), _combined(shares, _gamma_tails(2 * order + 1, 2.0 * x))
+
+
+@_matern_transition.defjvp
+def _matern_transition_jvp(order, primals, tangents):
+    # As one number for each step times a matrix: reverse mode through the sums of `_combined` takes three times as long.
+    (x,), (dx,) = primals, tangents
+    powers, shares = _matern_matrices(order)
+    change = np.concatenate([powers[1:], np.zeros_like(powers[:1])]) - powers
+    slopes = (_combined(change, _gamma_slopes(order + 1, x)), _combined(2.0 * shares, _gamma_slopes(2 * order + 1, 2.0 * x)))
+    return _matern_transition(order, x), tuple(_times_each(slope, dx) for slope in slopes)
+
+
+def _times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
+    """Each matrix times its number, entry by entry: the transpose of a broadcast is a slow sum over short axes."""
+    flat = matrices.reshape(*numbers.shape, -1)
+    entries = [flat[..., i] * numbers for i in range(flat.shape[-1])]
+    return jnp.stack(entries, axis=-1).reshape(matrices.shape)
 
 
 @functools.cache
@@ -199,12 +297,12 @@ def _matern_matrices(order: int) -> tuple[np.ndarray, np.ndarray]:
     return powers, shares / np.sum(shares[:, 0, 0])
 
 
-def _combined(matrices: np.ndarray, terms: Sequence[Array]) -> Float[Array, "... j j"]:
+def _combined(matrices: np.ndarray, terms: Sequence[Float[Array, "*n"]]) -> Float[Array, "*n 1 j j"]:
     """`Σ_k matrices[k] terms[k]`."""
     # As one matrix product, whose transpose is one, too: a sum of products of arrays has a slow derivative.
     factors = jnp.stack(terms, axis=-1)
     flat = matmul(factors, jnp.asarray(matrices.reshape(len(terms), -1), factors.dtype))
-    return flat.reshape(*factors.shape[:-1], *matrices.shape[1:])
+    return flat.reshape(*factors.shape[:-1], 1, *matrices.shape[1:])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -235,17 +333,8 @@ def _gamma_slopes(count: int, z: Float[Array, "*n"]) -> list[Float[Array, "*n"]]
     return [jnp.exp(-z) * z**k / math.factorial(k) for k in range(count)]
 
 
-def _block_diagonal(blocks: Sequence[Float[Array, "... _ _"]]) -> Float[Array, "... j j"]:
-    size, before, rows = sum(block.shape[-1] for block in blocks), 0, []
-    for block in blocks:
-        after = size - before - block.shape[-1]
-        rows.append(jnp.pad(block, [(0, 0)] * (block.ndim - 1) + [(before, after)]))
-        before += block.shape[-1]
-    return jnp.concatenate(rows, axis=-2)
-
-
-def _kronecker(a: Float[Array, "... i i"], b: Float[Array, "... k k"]) -> Float[Array, "... j j"]:
-    """The Kronecker product of small matrices; leading axes are broadcast."""
-    entries = a[..., :, None, :, None] * b[..., None, :, None, :]
-    size = a.shape[-1] * b.shape[-1]
-    return entries.reshape(*entries.shape[:-4], size, size)
+def _kronecker(a: Any, b: Any) -> Any:
+    """The Kronecker products of small matrices `(..., p, i, j)` and `(..., q, k, l)`, for all p·q pairs of processes."""
+    entries = a[..., :, None, :, None, :, None] * b[..., None, :, None, :, None, :]
+    sizes = [one * other for one, other in zip(a.shape[-3:], b.shape[-3:], strict=True)]
+    return entries.reshape(*entries.shape[:-6], *sizes)

@@ -3,33 +3,39 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax.grams import AbstractGram, masked
 from kernax.kernels import AbstractKernel, MarkovProcess
-from kernax.kernels._markov import product
-from kernax.rows import Rows, map_rows, num_rows, take
+from kernax.rows import Rows, map_rows, take
 from kernax.solvers import _chain as chains
+from kernax.solvers import _chain_derivatives as derivatives
 from kernax.solvers._chain import Chain, Filtered
 from kernax.solvers._result import Result
+from kernax.solvers._steps import Arranged, Steps, dense
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
 
 
 class StateSpace(AbstractSolver):
     """Markov kernels of one column, exact in O(n) time and memory.
 
-    It accepts `Matern12`, `Matern32`, `Matern52`, `Constant`, and sums, products and multiples of them, if all of them use
-    the same column: the only one, or the one that `kx.Select` chooses. Rows may be unsorted, and times may repeat. A row
-    costs O(J³) with J numbers of state: 1, 2 or 3 for a Matérn kernel; those of a sum are added, those of a product
-    multiplied.
+    It accepts `Matern12`, `Matern32`, `Matern52`, kernels with finitely many features (`Constant`, `Linear`, `Polynomial`,
+    `FeatureMap`), and sums, products and multiples of them, if all parts that depend on time use the same column: the only
+    one, or the one that `kx.Select` chooses. Rows may be unsorted, and times may repeat. A row costs O(J³) with J numbers of
+    state: 1, 2 or 3 for a Matérn kernel, 1 for each feature; those of a sum are added, those of a product multiplied.
 
     No jitter is added: with noise 0, rows with equal times are reported as `not_positive_definite`.
     """
 
     def prepare(self, gram, noise):
         return _prepared(*_chain_gram(gram, noise.dtype), noise)
+
+    def largest_matrix(self, n):
+        del n
+        return 1
 
 
 class ChainGram(AbstractGram):
@@ -41,22 +47,8 @@ class ChainGram(AbstractGram):
     chain: Chain
 
     def mv(self, v):
-        chain = self.chain
-        values = chain.sorted(jnp.where(self.mask[:, None], v, 0.0))
-        known = chain.seen(chain.start)
-
-        def forward(state: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            move, value = row
-            state = product(move, state) + known[:, None] * value
-            return state, chain.seen(state)
-
-        def backward(later: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            move, value = row
-            return product(move.T, later + chain.given(value)), jnp.sum(known[:, None] * later, axis=0)
-
-        nothing, rows = jnp.zeros((known.shape[0], v.shape[1]), values.dtype), (chain.move, values)
-        before, after = jax.lax.scan(forward, nothing, rows)[1], jax.lax.scan(backward, nothing, rows, reverse=True)[1]
-        return jnp.where(self.mask[:, None], chain.unsorted(before + after), 0.0)
+        values = self.chain.sorted(jnp.where(self.mask[:, None], v, 0.0))
+        return jnp.where(self.mask[:, None], self.chain.unsorted(chains.product_with(self.chain, values)), 0.0)
 
     def dense(self):
         return masked(self.kernel.gram(take(self.x), None), self.mask)
@@ -67,12 +59,12 @@ class Between(NamedTuple):
 
     before: Int[Array, " m"]
     after: Int[Array, " m"]
-    """The known rows on both sides."""
+    """The known rows on both sides, in the order of time."""
     is_first: Bool[Array, " m"]
     is_last: Bool[Array, " m"]
     """Whether there is no known row before, or none after."""
-    move: Float[Array, "m j j"]
-    """From the state of the row before to that of the new row."""
+    step: Steps
+    """From the row before to the new row."""
     variance: Float[Array, " m"]
     """The variance of the function given the rows before."""
     onward: Float[Array, "m j"]
@@ -93,12 +85,12 @@ class StateSpaceSystem(AbstractSystem):
         return Solution(self.gram.chain.unsorted(passes.solved), self.result, 0, (passes.states, passes.adjoints))
 
     def _logdet(self):
-        return chains.logdet(self.gram.chain, _sorted_noise(self.gram, self.noise), self.filtered)
+        return derivatives.logdet(self.gram.chain, _sorted_noise(self.gram, self.noise), self.filtered)
 
     def _evidence(self, columns):
         b = self.gram.chain.sorted(columns)
         passes = chains.run_passes(self.gram.chain, self.filtered, b)
-        quadratic = chains.quadratic(self.gram.chain, _sorted_noise(self.gram, self.noise), b, self.filtered, passes)
+        quadratic = derivatives.quadratic(self.gram.chain, _sorted_noise(self.gram, self.noise), b, self.filtered, passes)
         return Evidence(quadratic, self._logdet(), jnp.zeros((), b.dtype), self.result)
 
     def _mean(self, x, solution):
@@ -106,7 +98,7 @@ class StateSpaceSystem(AbstractSystem):
 
         def of_block(block: Rows) -> Float[Array, "m p"]:
             at = self._between(block)
-            from_before = self.gram.chain.seen(product(at.move, states[at.before]))
+            from_before = jax.vmap(lambda step, state: step.seen(step.forth(state)))(at.step, states[at.before])
             from_after = jnp.sum(at.onward[:, :, None] * adjoints[at.after], axis=1)
             return jnp.where(at.is_first[:, None], 0.0, from_before) + jnp.where(at.is_last[:, None], 0.0, from_after)
 
@@ -114,7 +106,7 @@ class StateSpaceSystem(AbstractSystem):
 
     def _variance(self, x):
         at = self._between(x)
-        weighted = product(self.filtered.information[at.after], at.onward[:, :, None])[:, :, 0]
+        weighted = jnp.sum(self.filtered.information[at.after] * at.onward[:, None, :], axis=2)
         from_after = jnp.where(at.is_last, 0.0, jnp.sum(at.onward * weighted, axis=1))
         return Solution(at.variance - from_after, self.result)
 
@@ -130,33 +122,35 @@ class StateSpaceSystem(AbstractSystem):
         return _prepared(self.gram, self.result != Result.nonfinite, noise)
 
     def draw(self, key, number):
-        chain, gain = self.gram.chain, self.filtered.gain
-        new = jnp.sqrt(self.filtered.spread)[:, None] * jax.random.normal(key, (self.gram.n, number), gain.dtype)
-
-        def step(state: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-            move, gain, new = row
-            ahead = product(move, state)
-            return ahead + gain[:, None] * new, chain.seen(ahead) + new
-
-        start = jnp.zeros((gain.shape[1], number), gain.dtype)
-        return self._columns(chain.unsorted(jax.lax.scan(step, start, (chain.move, gain, new))[1]))
+        shocks = jax.random.normal(key, (self.gram.n, number), self.filtered.gain.dtype)
+        return self._columns(self.gram.chain.unsorted(chains.drawn(self.gram.chain, self.filtered, shocks)))
 
     def _between(self, x: Rows) -> Between:
-        chain, process, last = self.gram.chain, _process(self.gram.kernel), self.gram.n - 1
-        times = _times(process, x, chain.times.dtype)
+        chain, last = self.gram.chain, self.gram.n - 1
+        x, start = take(x), dense(chain.start)
+        process = Arranged.of(_process(_replaced_unless(is_usable(self.result), self.gram.kernel)), x)
+        times, observation = process.times(x, chain.times.dtype), process.observation(x)
         before = jnp.searchsorted(chain.times, times, side="right") - 1
         is_first, is_last = before < 0, before == last
         before, after = jnp.maximum(before, 0), jnp.minimum(before + 1, last)
-        move, shock = self._step(process, jnp.where(is_first, 0.0, times - chain.times[before]))
-        ahead = jnp.where(is_first[:, None, None], chain.start, chains.stepped(move, shock, self.filtered.held[before]))
-        seen = chain.seen(ahead)
-        beyond, _ = self._step(process, jnp.where(is_last, 0.0, chain.times[after] - times))
-        onward = product(beyond, seen[:, :, None])[:, :, 0]
-        return Between(before, after, is_first, is_last, move, chain.seen(seen[:, :, None])[:, 0], onward)
+        step = process.steps(jnp.where(is_first, 0.0, times - chain.times[before]), observation)
+        onward = process.steps(jnp.where(is_last, 0.0, chain.times[after] - times), observation)
 
-    def _step(self, process: MarkovProcess, steps: Float[Array, " m"]) -> list[Float[Array, "m j j"]]:
-        # Zeros where the preparation failed, as in `_chain_gram`.
-        return [jnp.where(is_usable(self.result), part, 0.0) for part in process.transition(steps)]
+        def known(step: Steps, onward: Steps, held: Array, is_first: Array) -> tuple[Array, Array]:
+            seen = step.seen(jnp.where(is_first, start, step.ahead(held)))
+            return step.seen(seen[:, None])[0], onward.forth(seen[:, None])[:, 0]
+
+        variance, covariance = jax.vmap(known)(step, onward, self.filtered.held[before], is_first)
+        earlier = process.steps_back(jnp.where(is_first, chain.times[0] - times, 0.0), observation)
+        if earlier is not None:
+
+            def unknown(step: Steps) -> tuple[Array, Array]:
+                one = step.given(jnp.ones(1, start.dtype))
+                return step.seen(step.seen(dense(step.shocks))[:, None])[0], step.forth(one)[:, 0]
+
+            own, shared = jax.vmap(unknown)(earlier)
+            variance, covariance = jnp.where(is_first, own, variance), jnp.where(is_first[:, None], shared, covariance)
+        return Between(before, after, is_first, is_last, step, variance, covariance)
 
 
 def _process(kernel: AbstractKernel) -> MarkovProcess:
@@ -179,16 +173,12 @@ def _part_without(kernel: AbstractKernel) -> AbstractKernel:
     return _part_without(missing[0]) if missing else kernel
 
 
-def _times(process: MarkovProcess, x: Rows, dtype: Any) -> Float[Array, " n"]:
-    x = take(x)
-    return jnp.zeros(num_rows(x), dtype) if process.coordinate is None else process.coordinate(x).astype(dtype)
-
-
 def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, ""]]:
-    """The Gram with its rows sorted, and whether the process is finite; zeros are in its place if it is not."""
-    process, x = _process(gram.kernel), take(gram.x)
+    """The Gram with its rows sorted, and whether the process is finite."""
+    x = take(gram.x)
     jax.eval_shape(gram.kernel.diag, x)  # raises if the rows lack the column, the key or the axis that the kernel selects
-    times = _times(process, x, dtype)
+    process = Arranged.of(_process(gram.kernel), x)
+    times = process.times(x, dtype)
     keys = jnp.where(gram.mask, jax.lax.stop_gradient(times), jnp.inf)
     # Most data come sorted, and on CPU sorting takes longer than all the passes.
     is_sorted, places = jnp.all(keys[1:] >= keys[:-1]), jnp.arange(gram.n)
@@ -196,17 +186,31 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
     live, times = gram.mask[order], times[order]
     last = times[jnp.maximum(jnp.sum(live) - 1, 0)]
     times = jnp.where(live, times, jnp.where(live[0], last, 0.0))
-    parts = (*process.transition(jnp.diff(times, prepend=times[:1])), process.stationary)
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts]))
-    # So that no gradient behind a `where` meets NaN.
-    move, shock, start = (jnp.where(finite, part, 0.0) for part in parts)
-    chain = Chain(order, live, times, move, shock, start, tuple(process.observation.tolist()))
+    observation = process.observation(x)
+    if not isinstance(observation, tuple):
+        observation = jnp.where(live[:, None], observation[order], 0.0)
+    # All steps are finite if the shortest and the longest are.
+    ends = process.steps(jnp.stack([jnp.zeros_like(last), last - times[0]]), ())
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in jax.tree.leaves((ends, process.start(dtype)))]))
+    finite = finite & jnp.all(jnp.isfinite(times)) & jnp.all(jnp.isfinite(jnp.asarray(observation)))
+    # A process that is not is replaced by one that is, so that no gradient behind a `where` meets NaN.
+    process = Arranged.of(_process(_replaced_unless(finite, gram.kernel)), x)
+    times = jnp.where(finite, times, 0.0)
+    if not isinstance(observation, tuple):
+        observation = jnp.where(finite, observation, 0.0)
+    steps = process.steps(jnp.diff(times, prepend=times[:1]), observation)
+    chain = Chain(order, live, times, steps, process.start(dtype))
     return ChainGram(gram.kernel, gram.x, gram.mask, chain), finite
 
 
+def _replaced_unless(good: Bool[Array, ""], kernel: AbstractKernel) -> AbstractKernel:
+    """The kernel, or one with 1 for all parameters."""
+    return jax.tree.map(lambda leaf: jnp.where(good, leaf, 1.0) if eqx.is_inexact_array(leaf) else leaf, kernel)
+
+
 def _sorted_noise(gram: ChainGram, noise: Float[Array, "*n"]) -> Float[Array, " n"]:
-    every = jnp.broadcast_to(noise, (gram.n,))
-    return jnp.where(gram.chain.live, every if noise.ndim == 0 else gram.chain.sorted(every), 0.0)
+    every = jnp.broadcast_to(noise, (gram.n,)) if noise.ndim == 0 else gram.chain.sorted(noise)
+    return jnp.where(gram.chain.live, every, 0.0)
 
 
 def _prepared(gram: ChainGram, finite: Bool[Array, ""], noise: Float[Array, "*n"]) -> StateSpaceSystem:

@@ -1,0 +1,151 @@
+"""The evidence of a Markov process over sorted rows, with derivatives in closed form.
+
+To differentiate a scan in reverse costs several times the scan. For each row, let M be the transition from the row before, Q
+the covariance of the shock, R the noise, h the observation and `u = A⁻¹ b`; let m, P be the mean and the covariance of the
+state of the row before, given the rows up to that one; let r, N be what this row and the later ones add to the state of
+this row: `mean + P⁻ r` and `P⁻ - P⁻ N P⁻`, where P⁻ is its covariance given the rows before, and m⁻ its mean; and let g be
+the gain and Ñ what the later rows alone add. Then, summed over rows, with P∞ in the place of the first P,
+
+    δ log det A = ⟨N, δQ⟩ + 2⟨N M P, δM⟩ + [A⁻¹]_ii δR + 2 P⁻(h [A⁻¹]_ii - Ñ g)·δh,
+    δ(bᵀA⁻¹b)   = 2u δb - r·δQ r - 2r·δM (m + P Mᵀ r) - u² δR - 2u (m⁻ + P⁻ r)·δh.
+
+What stands beside δ comes from passes that are differentiable themselves, so second derivatives are right, too. Through
+`filtered` and `passes` the derivatives would be the same, for the price of differentiating the scans; so what comes before
+them, the chain, the noise and b, is all that the rules move.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax.solvers._chain import Chain, Filtered, Passes
+from kernax.solvers._steps import Steps, by_block, dense
+
+
+@eqx.filter_custom_jvp
+def logdet(chain: Chain, noise: Float[Array, " n"], filtered: Filtered) -> Float[Array, ""]:
+    """`log det A`, from what `run_filter` made of the chain and the noise."""
+    return jnp.sum(jnp.log(filtered.spread))
+
+
+@logdet.def_jvp
+def _logdet_jvp(primals, tangents):
+    (chain, noise, filtered), (d_chain, d_noise, _) = primals, tangents
+    steps, information = chain.steps, filtered.information
+    moved = jax.vmap(Steps.forth)(steps, _before(dense(chain.start), filtered.held))
+    first: Steps = jax.tree.map(lambda leaf: leaf[0], steps)
+    weights = _Weights(
+        moves=tuple(2.0 * w for w in _product_blocks(information, moved, steps.moves)),
+        shocks=tuple(_blocks(information, steps.shocks)),
+        start=tuple(w[0] for w in _blocks(first.behind(information[0])[None], chain.start)),
+        noise=filtered.inverse,
+        varying=None if steps.varying is None else 2.0 * _times(filtered.ahead, filtered.pull[:, :, None])[:, :, 0],
+    )
+    weights = jax.tree.map(lambda leaf: leaf[..., None], weights)
+    return logdet(chain, noise, filtered), _slope((chain, noise), (d_chain, d_noise), weights)[0]
+
+
+@eqx.filter_custom_jvp
+def quadratic(
+    chain: Chain, noise: Float[Array, " n"], b: Float[Array, "n p"], filtered: Filtered, passes: Passes
+) -> Float[Array, " p"]:
+    """`bᵀ A⁻¹ b` for every column of b, from what `run_filter` and `run_passes` made of the first three arguments."""
+    return jnp.sum(passes.new**2 * filtered.precision[:, None], axis=0)
+
+
+@quadratic.def_jvp
+def _quadratic_jvp(primals, tangents):
+    (chain, noise, b, filtered, passes), (d_chain, d_noise, d_b, *_) = primals, tangents
+    steps, (new, states, solved, adjoints) = chain.steps, passes
+    told = jax.vmap(Steps.back)(steps, adjoints)
+    smoothed = _before(jnp.zeros_like(states[0]), states) + _times(_before(dense(chain.start), filtered.held), told)
+    varying = None
+    if steps.varying is not None:
+        ahead = states - filtered.gain[:, :, None] * new[:, None]
+        varying = -2.0 * solved[:, None] * (ahead + _times(filtered.ahead, adjoints))
+    weights = _Weights(
+        moves=tuple(-2.0 * w for w in _outer_blocks(adjoints, smoothed, steps.moves)),
+        shocks=tuple(-w for w in _outer_blocks(adjoints, adjoints, steps.shocks)),
+        start=tuple(-w[0] for w in _outer_blocks(told[:1], told[:1], chain.start)),
+        noise=-(solved**2),
+        varying=varying,
+    )
+    slope = _slope((chain, noise), (d_chain, d_noise), weights)
+    if d_b is not None:
+        slope = slope + 2.0 * jnp.sum(solved * d_b, axis=0)
+    return quadratic(chain, noise, b, filtered, passes), slope
+
+
+class _Weights(eqx.Module):
+    """What a change of each part is multiplied by; the last axis runs over the columns of b."""
+
+    moves: tuple[Float[Array, "..."], ...]
+    shocks: tuple[Float[Array, "..."], ...]
+    start: tuple[Float[Array, "..."], ...]
+    noise: Float[Array, "..."]
+    varying: Float[Array, "..."] | None
+
+
+def _slope(place: tuple[Chain, Array], change: Any, weights: _Weights) -> Float[Array, " p"]:
+    """The sum of weights times the change of what they belong to."""
+
+    def along(chain: Chain, noise: Array) -> Float[Array, " p"]:
+        steps = chain.steps
+        parts = _Weights(steps.moves, steps.shocks, chain.start, noise, steps.varying)
+        products = jax.tree.map(lambda w, part: jnp.sum(w * part[..., None], axis=tuple(range(part.ndim))), weights, parts)
+        return sum(jax.tree.leaves(products)[1:], start=jax.tree.leaves(products)[0])
+
+    return eqx.filter_jvp(along, place, change)[1]
+
+
+def _blocks(matrices: Float[Array, "n j j"], like: tuple[Array, ...]) -> list[Float[Array, "n p g g"]]:
+    """The diagonal blocks of matrices."""
+    out = []
+    for rows, begin in zip(by_block(matrices, like), _begins(like), strict=True):
+        count, own = rows.shape[1:3]
+        square = rows[..., begin : begin + count * own].reshape(-1, count, own, count, own)
+        same = jnp.eye(count, dtype=bool)[:, None, :, None]
+        out.append(jnp.sum(jnp.where(same, square, 0.0), axis=3) if count > 1 else square[:, :, :, 0])
+    return out
+
+
+def _begins(like: tuple[Array, ...]) -> list[int]:
+    sizes = [block.shape[-3] * block.shape[-2] for block in like]
+    return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def _product_blocks(
+    a: Float[Array, "n j j"], b: Float[Array, "n j j"], like: tuple[Array, ...]
+) -> list[Float[Array, "n p g g"]]:
+    """The diagonal blocks of products `A B`, for symmetric A."""
+    pairs = zip(by_block(jnp.swapaxes(b, 1, 2), like), by_block(a, like), strict=True)
+    out = []
+    for right, left in pairs:
+        total = jnp.zeros((), a.dtype)
+        for j in range(a.shape[1]):
+            total = total + left[:, :, :, None, j] * right[:, :, None, :, j]
+        out.append(total)
+    return out
+
+
+def _outer_blocks(
+    a: Float[Array, "n j p"], b: Float[Array, "n j p"], like: tuple[Array, ...]
+) -> list[Float[Array, "n q g g p"]]:
+    """The diagonal blocks of `a bᵀ`, for every column."""
+    pairs = zip(by_block(a, like), by_block(b, like), strict=True)
+    return [left[:, :, :, None] * right[:, :, None] for left, right in pairs]
+
+
+def _times(matrices: Float[Array, "n j j"], columns: Float[Array, "n j p"]) -> Float[Array, "n j p"]:
+    total = jnp.zeros((), columns.dtype)
+    for j in range(columns.shape[1]):
+        total = total + matrices[:, :, j, None] * columns[:, j, None]
+    return total
+
+
+def _before(start: Float[Array, "j p"], states: Float[Array, "n j p"]) -> Float[Array, "n j p"]:
+    """What each row comes from: the start, then the row before."""
+    return jnp.concatenate([start[None], states[:-1]])

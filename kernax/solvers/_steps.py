@@ -1,0 +1,167 @@
+"""The small matrices of a Markov process, from one row to the next.
+
+A transition is block diagonal: for the processes of each size a stack of blocks. Products of small matrices are written out
+as sums of elementwise products, which XLA fuses.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax.kernels import MarkovProcess
+from kernax.kernels._markov import Coordinate, Part, product
+from kernax.rows import Rows, num_rows
+
+
+class Steps(eqx.Module):
+    """One step from the row before to a row. Those of many rows have an axis of rows in front: for `jax.vmap` or a scan.
+
+    The state consists of the states of all processes of the first size, then of those of the second, and so on.
+    """
+
+    moves: tuple[Float[Array, "*n _ _ _"], ...]
+    """M: what the state of the row before is multiplied by; p blocks of g × g for p processes of size g."""
+    shocks: tuple[Float[Array, "*n _ _ _"], ...]
+    """Q: the covariance of what is added to it."""
+    varying: Float[Array, "*n j"] | None
+    """h, where it depends on the row: the function is `h · state`."""
+    fixed: tuple[float, ...] | None = eqx.field(static=True)
+    """h, where it does not."""
+
+    def forth(self, states: Float[Array, "j k"]) -> Float[Array, "j k"]:
+        """`M S`."""
+        return self._blockwise(lambda move, c: move[:, :, c], states)
+
+    def back(self, states: Float[Array, "j k"]) -> Float[Array, "j k"]:
+        """`Mᵀ S`."""
+        return self._blockwise(lambda move, c: move[:, c, :], states)
+
+    def _blockwise(self, column: Callable[[Array, int], Array], states: Float[Array, "j k"]) -> Float[Array, "j k"]:
+        out, begin = [], 0
+        for move in self.moves:
+            count, size = move.shape[:2]
+            own = states[begin : begin + count * size].reshape(count, size, -1)
+            terms = (column(move, c)[:, :, None] * own[:, c, None] for c in range(size))
+            out.append(functools.reduce(operator.add, terms).reshape(count * size, -1))
+            begin += count * size
+        return out[0] if len(out) == 1 else jnp.concatenate(out)
+
+    def ahead(self, held: Float[Array, "j j"]) -> Float[Array, "j j"]:
+        """`M P Mᵀ + Q`: the covariance of the state after the step."""
+        return self.forth(self.forth(held).T) + dense(self.shocks)
+
+    def behind(self, information: Float[Array, "j j"]) -> Float[Array, "j j"]:
+        """`Mᵀ N M`."""
+        return self.back(self.back(information).T)
+
+    def seen(self, states: Float[Array, "j k"]) -> Float[Array, " k"]:
+        """`hᵀ S`."""
+        if self.fixed is None:
+            return jnp.sum(self.varying[:, None] * states, axis=0)
+        return functools.reduce(operator.add, (h * states[i] for i, h in enumerate(self.fixed) if h))
+
+    def given(self, values: Float[Array, " k"]) -> Float[Array, "j k"]:
+        """`h v`: the transpose of `seen`."""
+        h = jnp.asarray(np.array(self.fixed), values.dtype) if self.fixed is not None else self.varying
+        return h[:, None] * values
+
+
+def dense(blocks: tuple[Float[Array, "_ _ _"], ...]) -> Float[Array, "j j"]:
+    """Block diagonal matrices, written out."""
+    size, begin, rows = sum(block.shape[0] * block.shape[1] for block in blocks), 0, []
+    for block in blocks:
+        count, own = block.shape[:2]
+        # Each block beside zeros for the other processes of its size.
+        same = np.eye(count, dtype=bool)[:, None, :, None]
+        wide = jnp.where(same, block[:, :, None], 0.0).reshape(count * own, count * own)
+        after = size - begin - count * own
+        rows.append(jnp.pad(wide, [(0, 0), (begin, after)]) if begin + after else wide)
+        begin += count * own
+    return rows[0] if len(rows) == 1 else jnp.concatenate(rows)
+
+
+def by_block(array: Float[Array, "n j *k"], blocks: tuple[Array, ...]) -> list[Float[Array, "n p g *k"]]:
+    """The entries of states, cut into those of each block, for the blocks of each size."""
+    out, begin = [], 0
+    for block in blocks:
+        count, own = block.shape[-3:-1]
+        out.append(array[:, begin : begin + count * own].reshape(array.shape[0], count, own, *array.shape[2:]))
+        begin += count * own
+    return out
+
+
+class Arranged(NamedTuple):
+    """A process with its parts in the order of the states of `Steps`: those of one size together."""
+
+    coordinate: Coordinate | None
+    groups: tuple[tuple[tuple[Part, int], ...], ...]
+    """The parts of each size, with the number of processes of each part."""
+
+    @classmethod
+    def of(cls, process: MarkovProcess, x: Rows) -> "Arranged":
+        """The process of a kernel; rows are needed because the number of features may depend on their columns."""
+
+        def count(part: Part) -> int:
+            weights = part.observation
+            return jax.eval_shape(weights, x).shape[1] if callable(weights) else weights.shape[0]
+
+        sizes = sorted({part.size for part in process.parts}, reverse=True)
+        groups = [tuple((part, count(part)) for part in process.parts if part.size == size) for size in sizes]
+        return cls(process.coordinate, tuple(groups))
+
+    def times(self, x: Rows, dtype: Any) -> Float[Array, " n"]:
+        """The time of every row."""
+        return jnp.zeros(num_rows(x), dtype) if self.coordinate is None else self.coordinate(x).astype(dtype)
+
+    def observation(self, x: Rows) -> Float[Array, "n j"] | tuple[float, ...]:
+        """h at every row; plain numbers if it is the same everywhere."""
+        parts = [part for group in self.groups for part, _ in group]
+        if not any(callable(part.observation) for part in parts):
+            return tuple(float(h) for part in parts for h in np.ravel(part.observation))
+        return jnp.concatenate([part.observed(x).reshape(num_rows(x), -1) for part in parts], axis=1)
+
+    def steps(self, lengths: Float[Array, " n"], observation: Array | tuple[float, ...]) -> Steps:
+        """The steps of these lengths; `observation` is h at the rows that they lead to."""
+        return self._steps(lengths, observation, lambda part: part.transition)
+
+    def steps_back(self, lengths: Float[Array, " n"], observation: Array | tuple[float, ...]) -> Steps | None:
+        """From the first row back in time; `None` if the process is stationary. See `Part.earlier` for what takes the
+        places of M and Q.
+        """
+        if all(part.earlier is None for group in self.groups for part, _ in group):
+            return None
+        return self._steps(lengths, observation, lambda part: part.earlier or functools.partial(_earlier, part))
+
+    def _steps(self, lengths: Array, observation: Array | tuple[float, ...], kind: Callable[[Part], Any]) -> Steps:
+        moves, shocks = [], []
+        for group in self.groups:
+            pairs = [(kind(part)(lengths), count) for part, count in group]
+            for stacks, place in ((moves, 0), (shocks, 1)):
+                whole = [_repeated(matrices[place], count) for matrices, count in pairs]
+                stacks.append(jnp.concatenate(whole, axis=-3).astype(lengths.dtype))
+        fixed = observation if isinstance(observation, tuple) else None
+        varying = None if isinstance(observation, tuple) else observation.astype(lengths.dtype)
+        return Steps(tuple(moves), tuple(shocks), varying, fixed)
+
+    def start(self, dtype: Any) -> tuple[Float[Array, "_ _ _"], ...]:
+        """The covariance of the first state, in blocks."""
+        stacks = [jnp.concatenate([_repeated(part.start, count) for part, count in group]) for group in self.groups]
+        return tuple(stack.astype(dtype) for stack in stacks)
+
+
+def _earlier(part: Part, lengths: Float[Array, " n"]) -> tuple[Float[Array, "n p g g"], Float[Array, "n p g g"]]:
+    """`Part.earlier` of a stationary process."""
+    move = product(part.transition(lengths)[0], part.start)
+    return move, jnp.broadcast_to(part.start, move.shape)
+
+
+def _repeated(blocks: Float[Array, "*n _ g g"], count: int) -> Float[Array, "*n p g g"]:
+    """So many blocks from as many, or from one for all."""
+    return jnp.broadcast_to(blocks, (*blocks.shape[:-3], count, *blocks.shape[-2:]))
