@@ -348,11 +348,13 @@ def recondition(c: Any, noise: Any) -> Conditioned:
 
 
 def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
-    """Condition on more rows, from the factorisation that is at hand: O(n²) for each new row.
+    """Condition on more rows: O(n²) for each with `Cholesky`, O(n) for all of them with `StateSpace`.
+
+    For rows that keep coming at the end of a series, see `kx.posterior.stream`: O(1) for each.
 
     **Arguments:**
 
-    - `c`: a model conditioned with `kx.Cholesky()`.
+    - `c`: a model conditioned with `kx.Cholesky()` or `kx.StateSpace()`.
     - `x`: new inputs, `(m, d)`.
     - `y`: new targets, `(m,)` or `(m, p)`.
     - `noise`: the noise of the new rows, if the model's noise is given per row.

@@ -8,8 +8,7 @@ import pytest
 import kernax as kx
 from kernax.grams import AbstractGram
 from kernax.solvers._paths import path_draws, semidefinite_root
-from kernax.solvers._state_space import ChainGram, StateSpaceSystem
-from kernax.solvers._system import AbstractSystem
+from kernax.solvers._state_space import arranged
 
 RNG = np.random.default_rng(0)
 N = 9
@@ -53,30 +52,25 @@ def assert_moments(draws, mean, covariance):
 
 
 def test_roots_of_shocks_are_exact_for_all_steps():
-    process = SUM.state_space()
-    _, shocks = process.transition(jnp.asarray([0.0, 1e-9, 1e-3, 0.5, 1e4]))
+    (part, *_) = SUM.state_space().parts
+    _, shocks = part.transition(jnp.asarray([0.0, 1e-9, 1e-3, 0.5, 1e4]))
+    shocks = shocks[:, 0]
     roots = jax.jit(semidefinite_root)(shocks)
     sizes = np.sqrt(np.diagonal(shocks, axis1=1, axis2=2))
     scale = np.where(sizes > 0, sizes, 1.0)
     difference = (roots @ jnp.swapaxes(roots, 1, 2) - shocks) / scale[:, :, None] / scale[:, None, :]
     np.testing.assert_allclose(difference, 0.0, atol=1e-13)
     assert not np.any(roots[0])
-    slope = jax.jit(jax.jacfwd(lambda step: semidefinite_root(process.transition(step)[1])))(jnp.asarray(0.0))
+    slope = jax.jit(jax.jacfwd(lambda step: semidefinite_root(part.transition(step)[1])))(jnp.asarray(0.0))
     assert np.all(np.isfinite(slope))
 
 
 def test_draws_of_the_prior_of_a_series():
-    draws = np.asarray(path_draws(SUM.state_space(), jnp.asarray(T), jax.random.key(0), 40_000)).T
+    draws = np.asarray(path_draws(arranged(SUM, jnp.asarray(X)), jnp.asarray(X), jnp.float64, jax.random.key(0), 40_000)).T
     np.testing.assert_array_equal(draws[:, 4], draws[:, 7])
     assert_moments(draws, np.zeros(N), summed(T, T))
 
 
-needs_paths = pytest.mark.skipif(
-    ChainGram.prior_draws is AbstractGram.prior_draws, reason="StateSpace draws by the covariance matrix here"
-)
-
-
-@needs_paths
 @pytest.mark.parametrize("trend", [None, 1])
 def test_draws_of_the_posterior_of_a_series(trend):
     """Joint over all rows, in which two are equal, and one is a training row; with masked rows and two outputs."""
@@ -92,7 +86,6 @@ def test_draws_of_the_posterior_of_a_series(trend):
     np.testing.assert_allclose(draws[:, 1], draws[:, 2], atol=1e-9)
 
 
-@needs_paths
 def test_many_new_times_need_no_matrix():
     n = 20_000
     t = np.linspace(0.0, 100.0, n)
@@ -104,7 +97,6 @@ def test_many_new_times_need_no_matrix():
     assert abs(float(jnp.mean(scores**2)) - 1.0) < 0.05
 
 
-@needs_paths
 def test_draws_of_a_model_by_its_state_space():
     model = kx.Model(SUM, 0.2, mean=lambda point: 3.0 * point[0])
     draws = np.asarray(kx.sample(model, X, key=jax.random.key(2), num_samples=20_000, noisy=True, solver=kx.StateSpace()))
@@ -119,9 +111,6 @@ def test_a_solver_that_does_not_draw_is_refused():
         kx.sample(c, X, key=jax.random.key(0), solver=kx.StateSpace())
 
 
-@pytest.mark.skipif(
-    StateSpaceSystem.appended is AbstractSystem.appended, reason="StateSpace has no rows to be added to here"
-)
 @pytest.mark.parametrize("trend", [None, 1])
 def test_rows_that_are_added_anywhere(trend):
     c = kx.condition(kx.Model(SUM, 0.2, trend=trend), kx.Data(X[:6], Y[:6]), kx.StateSpace())
@@ -158,9 +147,6 @@ def test_components_of_a_series(trend):
     np.testing.assert_allclose(np.sum(found.mean, axis=0) + found.rest, np.stack(whole, axis=1), atol=1e-9)
 
 
-@pytest.mark.skipif(
-    StateSpaceSystem.summand_moments is AbstractSystem.summand_moments, reason="StateSpace uses cross matrices here"
-)
 def test_components_of_a_series_need_no_cross_matrices(monkeypatch):
     def refused(*_):
         raise AssertionError("a cross matrix was made")

@@ -25,7 +25,8 @@ from kernax.posterior._new_rows import rows_like
 from kernax.posterior._predict import Prediction
 from kernax.rows import Rows, map_rows, num_rows, take
 from kernax.solvers import Result, solve_definite
-from kernax.solvers._state_space import _process, _times
+from kernax.solvers._state_space import arranged
+from kernax.solvers._steps import dense
 
 
 class Streamed(eqx.Module):
@@ -120,9 +121,11 @@ class _Steps(NamedTuple):
 
 def _steps(kernel: AbstractKernel, trend: AbstractTrend | None, x: Rows, lengths: Float[Array, " m"]) -> _Steps:
     """Steps of some lengths to rows, NaN for those that go back. All that is asked of the process is asked here."""
-    process = _process(kernel)
-    move, shock = process.transition(jnp.where(lengths >= 0, lengths, jnp.nan))
-    seen = jnp.broadcast_to(jnp.asarray(process.observation, move.dtype), move.shape[:2])
+    process = arranged(kernel, x)
+    observation = process.observation(x)
+    steps = process.steps(jnp.where(lengths >= 0, lengths, jnp.nan), observation)
+    move, shock = jax.vmap(dense)(steps.moves), jax.vmap(dense)(steps.shocks)
+    seen = jnp.broadcast_to(jnp.asarray(observation, move.dtype), move.shape[:2])
     if trend is None:
         return _Steps(move, shock, seen)
     basis = trend(x)
@@ -135,13 +138,13 @@ def _steps(kernel: AbstractKernel, trend: AbstractTrend | None, x: Rows, lengths
     )
 
 
-def _start(kernel: AbstractKernel) -> Float[Array, "j j"]:
+def _start(kernel: AbstractKernel, x: Rows, dtype: Any) -> Float[Array, "j j"]:
     """The covariance of the state without data."""
-    return _process(kernel).stationary
+    return dense(arranged(kernel, x).start(dtype))
 
 
 def _times_of(kernel: AbstractKernel, x: Rows, dtype: Any) -> Float[Array, " m"]:
-    return _times(_process(kernel), x, dtype)
+    return arranged(kernel, x).times(x, dtype)
 
 
 def _beside(first: Float[Array, "m j j"], second: Float[Array, "m q q"]) -> Float[Array, "m _ _"]:
@@ -183,13 +186,13 @@ def _stream(c: Conditioned) -> Streamed:
     at = jnp.maximum(jnp.sum(live) - 1, 0)
     # Masked rows come last, at the time of the last row that counts.
     times = jnp.where(live, times[order], times[order[at]])
-    steps = _steps(kernel, None, x, jnp.diff(times, prepend=times[:1]))
+    steps = _steps(kernel, None, take(x, order), jnp.diff(times, prepend=times[:1]))
     trend = trend_of(c.model)
     trend = None if trend is None else trend.scaled(x, data.mask)
     basis = jnp.zeros((data.n, 0), data.dtype) if trend is None else trend(x).astype(data.dtype)
     columns = jnp.concatenate([c.residual.reshape(data.n, -1), basis], axis=1)[order]
     noise = jnp.broadcast_to(c.system.noise, (data.n,))[order]
-    start = _start(kernel)
+    start = _start(kernel, x, data.dtype)
     nothing = jnp.zeros((start.shape[0], columns.shape[1]), data.dtype)
     (mean, covariance), (new, precision) = _filtered(nothing, start, steps, columns, noise, live)
     if trend is not None:

@@ -2,8 +2,8 @@
 
 A pass forward carries the covariance of the state from row to row. It gives `A = L D Lᵀ`: the variance of what is new in
 each row (D), and the gain with which each row corrects the state (L). A pass backward gives the diagonal of `A⁻¹`. Every
-right-hand side b is solved by one pass forward (`L⁻¹ b`) and one backward. All passes are scans over small products, and JAX
-can differentiate them to any order.
+right-hand side b is solved by one pass forward (`L⁻¹ b`) and one backward. All passes are scans over small products,
+and JAX can differentiate them to any order.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax.solvers._steps import Steps, dense
+from kernax.solvers._steps import Steps, dense, times
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,18 +86,6 @@ class Passes(NamedTuple):
     """r: what this row and the later ones add to the mean of the state."""
 
 
-def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, rows: Any, *, reverse: bool = False) -> Any:
-    """What `jax.lax.scan` gives at every row, in a loop that XLA compiles as one piece of code on CPU.
-
-    XLA does so by itself for loops that touch less than a kilobyte in a turn. Others call one piece of code after another,
-    which takes four times as long for states of six numbers. The two attributes ask for it; where XLA does not know them
-    they change nothing.
-    """
-    loop = jax.jit(lambda start, rows: jax.lax.scan(step, start, rows, reverse=reverse)[1])
-    with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-        return loop(start, rows)
-
-
 def _differentiated_apart(function: F) -> F:
     """The same function, whose derivative is computed beside it and not together with it.
 
@@ -146,8 +133,8 @@ def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[
 
     def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, Any]:
         step, gain, precision = row
-        weighted = jnp.sum(later * gain, axis=1)
-        inverse = precision + jnp.sum(gain * weighted)
+        weighted = times(later, gain[:, None])[:, 0]
+        inverse = precision + times(gain[None], weighted[:, None])[0, 0]
         # (I - h gᵀ) N (I - g hᵀ) + h hᵀ/D
         mixed, pull = step.given(weighted), step.given(inverse[None])[:, 0]
         now = later - mixed - mixed.T + step.given(pull)
@@ -155,10 +142,10 @@ def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[
 
     start = dense(chain.start)
     first = (start, jnp.zeros_like(start[0]), jnp.zeros((), noise.dtype))
-    ahead, gain, spread, is_new = scan(forward, first, (chain.steps, noise, chain.live))
+    ahead, gain, spread, is_new = jax.lax.scan(forward, first, (chain.steps, noise, chain.live))[1]
     precision = jnp.where(chain.live, 1.0 / spread, 0.0)
     rows = (chain.steps, gain, precision)
-    information, inverse, pull = scan(backward, jnp.zeros_like(start), rows, reverse=True)
+    information, inverse, pull = jax.lax.scan(backward, jnp.zeros_like(start), rows, reverse=True)[1]
     return Filtered(ahead, gain, spread, precision, information, inverse, pull), is_new
 
 
@@ -175,14 +162,14 @@ def run_passes(chain: Chain, filtered: Filtered, b: Float[Array, "n p"]) -> Pass
 
     def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         step, gain, scaled = row
-        solved = scaled - jnp.sum(gain[:, None] * later, axis=0)
+        solved = scaled - times(gain[None], later)[0]
         now = later + step.given(solved)
         return step.back(now), (solved, now)
 
     nothing = jnp.zeros((chain.size, b.shape[1]), b.dtype)
-    new, states = scan(forward, nothing, (chain.steps, filtered.gain, b))
+    new, states = jax.lax.scan(forward, nothing, (chain.steps, filtered.gain, b))[1]
     rows = (chain.steps, filtered.gain, new * filtered.precision[:, None])
-    solved, adjoints = scan(backward, nothing, rows, reverse=True)
+    solved, adjoints = jax.lax.scan(backward, nothing, rows, reverse=True)[1]
     return Passes(new, states, solved, adjoints)
 
 
@@ -199,11 +186,11 @@ def product_with(chain: Chain, values: Float[Array, "n p"]) -> Float[Array, "n p
 
     def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, Array]:
         step, known, value = row
-        return step.back(later + step.given(value)), jnp.sum(known[:, None] * later, axis=0)
+        return step.back(later + step.given(value)), times(known[None], later)[0]
 
     nothing = jnp.zeros((chain.size, values.shape[1]), values.dtype)
-    known, before = scan(forward, (dense(chain.start), nothing), (chain.steps, values))
-    return before + scan(backward, nothing, (chain.steps, known, values), reverse=True)
+    known, before = jax.lax.scan(forward, (dense(chain.start), nothing), (chain.steps, values))[1]
+    return before + jax.lax.scan(backward, nothing, (chain.steps, known, values), reverse=True)[1]
 
 
 def drawn(chain: Chain, filtered: Filtered, shocks: Float[Array, "n s"]) -> Float[Array, "n s"]:
@@ -216,4 +203,4 @@ def drawn(chain: Chain, filtered: Filtered, shocks: Float[Array, "n s"]) -> Floa
 
     new = jnp.sqrt(filtered.spread)[:, None] * shocks
     nothing = jnp.zeros((chain.size, shocks.shape[1]), shocks.dtype)
-    return scan(step, nothing, (chain.steps, filtered.gain, new))
+    return jax.lax.scan(step, nothing, (chain.steps, filtered.gain, new))[1]

@@ -10,20 +10,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kernax.kernels import MarkovProcess
 from kernax.kernels._markov import product
+from kernax.rows import Rows
+from kernax.solvers._steps import Arranged, Steps, by_block
 
 _ROUNDINGS = 16
 """A pivot of no more than so many roundings of its diagonal entry is 0."""
 
 
-def path_draws(process: MarkovProcess, times: Float[Array, " n"], key: Key[Array, ""], number: int) -> Float[Array, "n s"]:
-    """Functions drawn from a Markov process, at times in any order.
+def path_draws(process: Arranged, x: Rows, dtype: Any, key: Key[Array, ""], number: int) -> Float[Array, "n s"]:
+    """Functions drawn from a Markov process, at rows in any order.
 
     **Arguments:**
 
-    - `process`: the process.
-    - `times`: where the functions are evaluated; times may repeat.
+    - `process`: the process, which is stationary.
+    - `x`: where the functions are evaluated; times may repeat.
+    - `dtype`: of the answer.
     - `key`: a random key.
     - `number`: how many functions.
 
@@ -31,20 +33,24 @@ def path_draws(process: MarkovProcess, times: Float[Array, " n"], key: Key[Array
 
     An array of shape `(n, number)`.
     """
+    times, observation = process.times(x, dtype), process.observation(x)
     order = jnp.argsort(jax.lax.stop_gradient(times))
     ordered = times[order]
-    move, shock = process.transition(jnp.diff(ordered, prepend=ordered[:1]))
+    steps = process.steps(
+        jnp.diff(ordered, prepend=ordered[:1]), observation if isinstance(observation, tuple) else observation[order]
+    )
     # The first step has length 0 and a state before it that is 0: all of the state is new.
-    root = semidefinite_root(shock.at[0].set(process.stationary))
-    normal = jax.random.normal(key, (*root.shape[:2], number), root.dtype)
-    observation = jnp.asarray(process.observation, root.dtype)
+    new = [shock.at[0].set(start) for shock, start in zip(steps.shocks, process.start(dtype), strict=True)]
+    normal = jax.random.normal(key, (times.shape[0], len(process.places), number), dtype)
+    draws = [product(semidefinite_root(own), part) for own, part in zip(new, by_block(normal, tuple(new)), strict=True)]
+    shocks = jnp.concatenate([part.reshape(times.shape[0], -1, number) for part in draws], axis=1)
 
-    def step(state: Float[Array, "j s"], row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        move, root, normal = row
-        state = product(move, state) + product(root, normal)
-        return state, jnp.sum(observation[:, None] * state, axis=0)
+    def step(state: Float[Array, "j s"], row: tuple[Steps, Array]) -> tuple[Array, Array]:
+        step, shock = row
+        state = step.forth(state) + shock
+        return state, step.seen(state)
 
-    drawn = jax.lax.scan(step, jnp.zeros_like(normal[0]), (move, root, normal))[1]
+    drawn = jax.lax.scan(step, jnp.zeros_like(shocks[0]), (steps, shocks))[1]
     return jnp.zeros_like(drawn).at[order].set(drawn, unique_indices=True)
 
 

@@ -6,14 +6,17 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax.grams import AbstractGram, masked
 from kernax.kernels import AbstractKernel, MarkovProcess
+from kernax.kernels._markov import product
 from kernax.rows import Rows, map_rows, take
 from kernax.solvers import _chain as chains
 from kernax.solvers import _chain_derivatives as derivatives
 from kernax.solvers._chain import Chain, Filtered
+from kernax.solvers._paths import path_draws
 from kernax.solvers._result import Result
 from kernax.solvers._steps import Arranged, Steps, dense
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
@@ -53,9 +56,17 @@ class ChainGram(AbstractGram):
     def dense(self):
         return masked(self.kernel.gram(take(self.x), None), self.mask)
 
+    def prior_draws(self, x, key, number):
+        rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), take(self.x), take(x))
+        process = arranged(self.kernel, rows)
+        if not process.is_stationary:
+            return None
+        drawn = path_draws(process, rows, self.chain.times.dtype, key, number)
+        return drawn[: self.n], drawn[self.n :]
+
 
 class Between(NamedTuple):
-    """New rows between the known ones."""
+    """New rows between the known ones, and k functions of the state: f itself, or its summands."""
 
     before: Int[Array, " m"]
     after: Int[Array, " m"]
@@ -65,10 +76,12 @@ class Between(NamedTuple):
     """Whether there is no known row before, or none after."""
     step: Steps
     """From the row before to the new row."""
-    variance: Float[Array, " m"]
-    """The variance of the function given the rows before."""
-    onward: Float[Array, "m j"]
-    """The covariance of the function with the state of the row after, given the rows before."""
+    weights: Float[Array, "m j k"]
+    """The functions: what each number of the state is multiplied by."""
+    variance: Float[Array, "m k"]
+    """The variance of the functions given the rows before."""
+    onward: Float[Array, "m j k"]
+    """The covariance of the functions with the state of the row after, given the rows before."""
 
 
 class StateSpaceSystem(AbstractSystem):
@@ -94,21 +107,29 @@ class StateSpaceSystem(AbstractSystem):
         return Evidence(quadratic, self._logdet(), jnp.zeros((), b.dtype), self.result)
 
     def _mean(self, x, solution):
-        states, adjoints = solution.kept
-
         def of_block(block: Rows) -> Float[Array, "m p"]:
-            at = self._between(block)
-            from_before = jax.vmap(lambda step, state: step.seen(step.forth(state)))(at.step, states[at.before])
-            from_after = jnp.sum(at.onward[:, :, None] * adjoints[at.after], axis=1)
-            return jnp.where(at.is_first[:, None], 0.0, from_before) + jnp.where(at.is_last[:, None], 0.0, from_after)
+            return _means(self._between(block), solution)[:, 0]
 
-        return map_rows(of_block, x, self._numbers_per_row + 4 * states[0].size)
+        return map_rows(of_block, x, self._numbers_per_row + 4 * solution.kept[0][0].size)
 
     def _variance(self, x):
-        at = self._between(x)
-        weighted = jnp.sum(self.filtered.information[at.after] * at.onward[:, None, :], axis=2)
-        from_after = jnp.where(at.is_last, 0.0, jnp.sum(at.onward * weighted, axis=1))
-        return Solution(at.variance - from_after, self.result)
+        return Solution(self._variances(self._between(x))[:, 0], self.result)
+
+    def summand_moments(self, x, solution):
+        numbers = [len(_process(part).parts) for part in self.gram.kernel.summands()]
+        owners = np.repeat(np.arange(len(numbers)), numbers)[arranged(self.gram.kernel, take(x)).places]
+        shares = owners[:, None] == np.arange(len(numbers))
+
+        def of_block(block: Rows) -> tuple[Float[Array, "m k p"], Float[Array, "m k"]]:
+            at = self._between(block, shares)
+            return _means(at, solution), self._variances(at)
+
+        moments = map_rows(of_block, x, self._numbers_per_row + 4 * solution.kept[0][0].size * len(numbers))
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moments)
+
+    def _variances(self, at: Between) -> Float[Array, "m k"]:
+        weighted = product(self.filtered.information[at.after], at.onward)
+        return at.variance - jnp.where(at.is_last[:, None], 0.0, jnp.sum(at.onward * weighted, axis=1))
 
     @property
     def _numbers_per_row(self):
@@ -121,36 +142,62 @@ class StateSpaceSystem(AbstractSystem):
     def shifted(self, noise):
         return _prepared(self.gram, self.result != Result.nonfinite, noise)
 
+    def restricted(self, mask):
+        counts = self.gram.mask & mask
+        chain = dataclasses.replace(self.gram.chain, live=counts[self.gram.chain.order])
+        gram = dataclasses.replace(self.gram, mask=counts, chain=chain)
+        return _prepared(gram, self.result != Result.nonfinite, self.noise)
+
+    def appended(self, gram, noise):
+        return _prepared(*_chain_gram(gram, noise.dtype), noise)
+
     def draw(self, key, number):
         shocks = jax.random.normal(key, (self.gram.n, number), self.filtered.gain.dtype)
         return self._columns(self.gram.chain.unsorted(chains.drawn(self.gram.chain, self.filtered, shocks)))
 
-    def _between(self, x: Rows) -> Between:
+    def _between(self, x: Rows, shares: np.ndarray | None = None) -> Between:
+        """New rows, for f or, with `shares`, for functions that see some of the numbers of the state."""
         chain, last = self.gram.chain, self.gram.n - 1
         x, start = take(x), dense(chain.start)
-        process = Arranged.of(_process(_replaced_unless(is_usable(self.result), self.gram.kernel)), x)
+        process = arranged(_replaced_unless(is_usable(self.result), self.gram.kernel), x)
         times, observation = process.times(x, chain.times.dtype), process.observation(x)
         before = jnp.searchsorted(chain.times, times, side="right") - 1
         is_first, is_last = before < 0, before == last
         before, after = jnp.maximum(before, 0), jnp.minimum(before + 1, last)
         step = process.steps(jnp.where(is_first, 0.0, times - chain.times[before]), observation)
         onward = process.steps(jnp.where(is_last, 0.0, chain.times[after] - times), observation)
+        weights = jnp.broadcast_to(jnp.asarray(observation, times.dtype), (*times.shape, chain.size))[:, :, None]
+        weights = weights if shares is None else jnp.where(shares, weights, 0.0)
 
-        def known(step: Steps, onward: Steps, held: Array, is_first: Array) -> tuple[Array, Array]:
-            seen = step.seen(jnp.where(is_first, start, step.ahead(held)))
-            return step.seen(seen[:, None])[0], onward.forth(seen[:, None])[:, 0]
+        def known(step: Steps, onward: Steps, weights: Array, held: Array, is_first: Array) -> tuple[Array, Array]:
+            seen = product(jnp.where(is_first, start, step.ahead(held)), weights)
+            return jnp.sum(weights * seen, axis=0), onward.forth(seen)
 
-        variance, covariance = jax.vmap(known)(step, onward, self.filtered.held[before], is_first)
+        variance, covariance = jax.vmap(known)(step, onward, weights, self.filtered.held[before], is_first)
         earlier = process.steps_back(jnp.where(is_first, chain.times[0] - times, 0.0), observation)
         if earlier is not None:
 
-            def unknown(step: Steps) -> tuple[Array, Array]:
-                one = step.given(jnp.ones(1, start.dtype))
-                return step.seen(step.seen(dense(step.shocks))[:, None])[0], step.forth(one)[:, 0]
+            def unknown(step: Steps, weights: Array) -> tuple[Array, Array]:
+                return jnp.sum(weights * product(dense(step.shocks), weights), axis=0), step.forth(weights)
 
-            own, shared = jax.vmap(unknown)(earlier)
-            variance, covariance = jnp.where(is_first, own, variance), jnp.where(is_first[:, None], shared, covariance)
-        return Between(before, after, is_first, is_last, step, variance, covariance)
+            own, shared = jax.vmap(unknown)(earlier, weights)
+            variance = jnp.where(is_first[:, None], own, variance)
+            covariance = jnp.where(is_first[:, None, None], shared, covariance)
+        return Between(before, after, is_first, is_last, step, weights, variance, covariance)
+
+
+def _means(at: Between, solution: Solution) -> Float[Array, "m k p"]:
+    """The means of the functions at new rows."""
+    states, adjoints = solution.kept
+    from_before = product(jnp.swapaxes(at.weights, 1, 2), jax.vmap(Steps.forth)(at.step, states[at.before]))
+    from_after = product(jnp.swapaxes(at.onward, 1, 2), adjoints[at.after])
+    first, last = (end[:, None, None] for end in (at.is_first, at.is_last))
+    return jnp.where(first, 0.0, from_before) + jnp.where(last, 0.0, from_after)
+
+
+def arranged(kernel: AbstractKernel, x: Rows) -> Arranged:
+    """The state space of a kernel, with its parts in the order of the state; raises if it has none."""
+    return Arranged.of(_process(kernel), x)
 
 
 def _process(kernel: AbstractKernel) -> MarkovProcess:
@@ -177,7 +224,7 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
     """The Gram with its rows sorted, and whether the process is finite."""
     x = take(gram.x)
     jax.eval_shape(gram.kernel.diag, x)  # raises if the rows lack the column, the key or the axis that the kernel selects
-    process = Arranged.of(_process(gram.kernel), x)
+    process = arranged(gram.kernel, x)
     times = process.times(x, dtype)
     keys = jnp.where(gram.mask, jax.lax.stop_gradient(times), jnp.inf)
     # Most data come sorted, and on CPU sorting takes longer than all the passes.
@@ -194,7 +241,7 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in jax.tree.leaves((ends, process.start(dtype)))]))
     finite = finite & jnp.all(jnp.isfinite(times)) & jnp.all(jnp.isfinite(jnp.asarray(observation)))
     # A process that is not is replaced by one that is, so that no gradient behind a `where` meets NaN.
-    process = Arranged.of(_process(_replaced_unless(finite, gram.kernel)), x)
+    process = arranged(_replaced_unless(finite, gram.kernel), x)
     times = jnp.where(finite, times, 0.0)
     if not isinstance(observation, tuple):
         observation = jnp.where(finite, observation, 0.0)

@@ -63,14 +63,20 @@ class Steps(eqx.Module):
 
     def seen(self, states: Float[Array, "j k"]) -> Float[Array, " k"]:
         """`hᵀ S`."""
-        if self.fixed is None:
-            return jnp.sum(self.varying[:, None] * states, axis=0)
+        if self.varying is not None:
+            return times(self.varying[None], states)[0]
+        assert self.fixed is not None
         return functools.reduce(operator.add, (h * states[i] for i, h in enumerate(self.fixed) if h))
 
     def given(self, values: Float[Array, " k"]) -> Float[Array, "j k"]:
         """`h v`: the transpose of `seen`."""
-        h = jnp.asarray(np.array(self.fixed), values.dtype) if self.fixed is not None else self.varying
+        h = jnp.asarray(np.array(self.fixed), values.dtype) if self.varying is None else self.varying
         return h[:, None] * values
+
+
+def times(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
+    """The product of small matrices, written out: XLA fuses it with what surrounds it, and keeps scans over it fast."""
+    return functools.reduce(operator.add, (a[:, j, None] * b[j] for j in range(a.shape[1])))
 
 
 def dense(blocks: tuple[Float[Array, "_ _ _"], ...]) -> Float[Array, "j j"]:
@@ -101,11 +107,11 @@ class Arranged(NamedTuple):
     """A process with its parts in the order of the states of `Steps`: those of one size together."""
 
     coordinate: Coordinate | None
-    groups: tuple[tuple[tuple[Part, int], ...], ...]
-    """The parts of each size, with the number of processes of each part."""
+    groups: tuple[tuple[tuple[Part, int, int], ...], ...]
+    """The parts of each size; with each the number of its processes, and its place among all parts."""
 
     @classmethod
-    def of(cls, process: MarkovProcess, x: Rows) -> "Arranged":
+    def of(cls, process: MarkovProcess, x: Any) -> "Arranged":
         """The process of a kernel; rows are needed because the number of features may depend on their columns."""
 
         def count(part: Part) -> int:
@@ -113,8 +119,19 @@ class Arranged(NamedTuple):
             return jax.eval_shape(weights, x).shape[1] if callable(weights) else weights.shape[0]
 
         sizes = sorted({part.size for part in process.parts}, reverse=True)
-        groups = [tuple((part, count(part)) for part in process.parts if part.size == size) for size in sizes]
-        return cls(process.coordinate, tuple(groups))
+        known = [(part, count(part), place) for place, part in enumerate(process.parts)]
+        return cls(process.coordinate, tuple(tuple(own for own in known if own[0].size == size) for size in sizes))
+
+    @property
+    def places(self) -> np.ndarray:
+        """For each number of the state, the place of the part that it belongs to."""
+        parts = [own for group in self.groups for own in group]
+        return np.repeat([place for _, _, place in parts], [count * part.size for part, count, _ in parts])
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether the process looks the same at all times."""
+        return all(part.earlier is None for group in self.groups for part, *_ in group)
 
     def times(self, x: Rows, dtype: Any) -> Float[Array, " n"]:
         """The time of every row."""
@@ -122,7 +139,7 @@ class Arranged(NamedTuple):
 
     def observation(self, x: Rows) -> Float[Array, "n j"] | tuple[float, ...]:
         """h at every row; plain numbers if it is the same everywhere."""
-        parts = [part for group in self.groups for part, _ in group]
+        parts = [part for group in self.groups for part, *_ in group]
         if not any(callable(part.observation) for part in parts):
             return tuple(float(h) for part in parts for h in np.ravel(part.observation))
         return jnp.concatenate([part.observed(x).reshape(num_rows(x), -1) for part in parts], axis=1)
@@ -135,14 +152,14 @@ class Arranged(NamedTuple):
         """From the first row back in time; `None` if the process is stationary. See `Part.earlier` for what takes the
         places of M and Q.
         """
-        if all(part.earlier is None for group in self.groups for part, _ in group):
+        if self.is_stationary:
             return None
         return self._steps(lengths, observation, lambda part: part.earlier or functools.partial(_earlier, part))
 
     def _steps(self, lengths: Array, observation: Array | tuple[float, ...], kind: Callable[[Part], Any]) -> Steps:
         moves, shocks = [], []
         for group in self.groups:
-            pairs = [(kind(part)(lengths), count) for part, count in group]
+            pairs = [(kind(part)(lengths), count) for part, count, _ in group]
             for stacks, place in ((moves, 0), (shocks, 1)):
                 whole = [_repeated(matrices[place], count) for matrices, count in pairs]
                 stacks.append(jnp.concatenate(whole, axis=-3).astype(lengths.dtype))
@@ -152,7 +169,7 @@ class Arranged(NamedTuple):
 
     def start(self, dtype: Any) -> tuple[Float[Array, "_ _ _"], ...]:
         """The covariance of the first state, in blocks."""
-        stacks = [jnp.concatenate([_repeated(part.start, count) for part, count in group]) for group in self.groups]
+        stacks = [jnp.concatenate([_repeated(part.start, count) for part, count, _ in group]) for group in self.groups]
         return tuple(stack.astype(dtype) for stack in stacks)
 
 

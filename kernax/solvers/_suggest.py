@@ -18,6 +18,7 @@ from kernax.solvers._kronecker import Kronecker
 from kernax.solvers._low_rank import LowRank
 from kernax.solvers._memory import available_memory, in_gib
 from kernax.solvers._state_space import StateSpace
+from kernax.solvers._steps import Arranged
 from kernax.solvers._system import AbstractSolver
 from kernax.solvers._vecchia import Vecchia
 
@@ -275,13 +276,13 @@ def _is_smooth(kernel: AbstractKernel) -> bool:
 
 def _num_states(kernel: AbstractKernel, rows: Any) -> int | None:
     process = kernel.state_space()
-    if process is None:
+    if process is None or process.coordinate is None:  # features alone are a matter for LowRank
         return None
     try:
-        jax.eval_shape(lambda x: (kernel.diag(x), process.coordinate and process.coordinate(x)), rows)
+        jax.eval_shape(lambda x: (kernel.diag(x), process.coordinate(x)), rows)
     except (TypeError, ValueError, LookupError):  # rows of several columns, or without the one that the kernel selects
         return None
-    return process.stationary.shape[-1]
+    return len(Arranged.of(process, rows).places)
 
 
 def _num_features(kernel: AbstractKernel, rows: Any) -> int | None:

@@ -413,7 +413,7 @@ _OFFERS = {
     "another noise from the same factorisation": "kx.Eigh() (or LowRank, StateSpace, Kronecker) and one noise for all rows",
     "the eigenvalues of the kernel matrix": "kx.Eigh() (or LowRank, Kronecker) and one noise for all rows",
     "predictions of the form k(x, X) alpha": "kx.Cholesky() (or Eigh, StateSpace, Kronecker)",
-    "new rows from the same factorisation": "kx.Cholesky(), or condition on all rows anew",
+    "new rows from the same factorisation": "kx.Cholesky() (or StateSpace), or condition on all rows anew",
 }
 
 
