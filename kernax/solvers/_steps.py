@@ -55,11 +55,22 @@ class Steps(eqx.Module):
 
     def ahead(self, held: Float[Array, "j j"]) -> Float[Array, "j j"]:
         """`M P Mᵀ + Q`: the covariance of the state after the step."""
-        return self.forth(self.forth(held).T) + dense(self.shocks)
+        return self._from_the_right(lambda move, c: move[:, :, c], self.forth(held)) + dense(self.shocks)
 
     def behind(self, information: Float[Array, "j j"]) -> Float[Array, "j j"]:
         """`Mᵀ N M`."""
-        return self.back(self.back(information).T)
+        return self._from_the_right(lambda move, c: move[:, c, :], self.back(information))
+
+    def _from_the_right(self, column: Callable[[Array, int], Array], states: Float[Array, "k j"]) -> Float[Array, "k j"]:
+        """`S Mᵀ`, or `S M`; by hand, since XLA would compute a transposition in a loop of its own."""
+        out, begin = [], 0
+        for move in self.moves:
+            count, size = move.shape[:2]
+            own = states[:, begin : begin + count * size].reshape(-1, count, size)
+            terms = (own[:, :, c, None] * column(move, c) for c in range(size))
+            out.append(functools.reduce(operator.add, terms).reshape(-1, count * size))
+            begin += count * size
+        return out[0] if len(out) == 1 else jnp.concatenate(out, axis=1)
 
     def seen(self, states: Float[Array, "j k"]) -> Float[Array, " k"]:
         """`hᵀ S`."""
