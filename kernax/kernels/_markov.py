@@ -269,10 +269,10 @@ def _matern_transition_jvp(order, primals, tangents):
     powers, shares = _matern_matrices(order)
     change = np.concatenate([powers[1:], np.zeros_like(powers[:1])]) - powers
     slopes = (_combined(change, _gamma_slopes(order + 1, x)), _combined(2.0 * shares, _gamma_slopes(2 * order + 1, 2.0 * x)))
-    return _matern_transition(order, x), tuple(_times_each(slope, dx) for slope in slopes)
+    return _matern_transition(order, x), tuple(times_each(slope, dx) for slope in slopes)
 
 
-def _times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
+def times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
     """Each matrix times its number, entry by entry: the transpose of a broadcast is a slow sum over short axes."""
     flat = matrices.reshape(*numbers.shape, -1)
     entries = [flat[..., i] * numbers for i in range(flat.shape[-1])]
