@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax.grams import AbstractGram, masked
 from kernax.kernels import AbstractKernel, MarkovProcess
+from kernax.kernels._anchored import started_at
 from kernax.rows import Rows, map_rows, take
 from kernax.solvers import _chain as chains
 from kernax.solvers import _chain_derivatives as derivatives
@@ -200,7 +201,7 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
         observation = jnp.where(finite, observation, 0.0)
     steps = process.steps(jnp.diff(times, prepend=times[:1]), observation)
     chain = Chain(order, live, times, steps, process.start(dtype))
-    return ChainGram(gram.kernel, gram.x, gram.mask, chain), finite
+    return ChainGram(started_at(gram.kernel, times[0]), gram.x, gram.mask, chain), finite
 
 
 def _replaced_unless(good: Bool[Array, ""], kernel: AbstractKernel) -> AbstractKernel:
