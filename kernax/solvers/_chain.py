@@ -7,6 +7,7 @@ can differentiate them to any order.
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
@@ -21,6 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ROUNDINGS = 16
 """If the row before leaves no more than so many roundings of a row's variance, the two rows are the same."""
+_IN_DERIVATIVE = ContextVar("in_derivative", default=False)
+"""Whether a pass is being differentiated by autodiff."""
 
 
 class Chain(eqx.Module):
@@ -92,9 +95,12 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, rows: Any, *, 
 
     XLA does so by itself for loops that touch less than a kilobyte in a turn. Others call one piece of code after another,
     which takes four times as long for states of six numbers. The two attributes ask for it; where XLA does not know them
-    they change nothing.
+    they change nothing. Derivatives by autodiff go without: XLA aborts on the transpose of such a loop inside another loop,
+    such as that of `kx.fit`.
     """
     loop = jax.jit(lambda start, rows: jax.lax.scan(step, start, rows, reverse=reverse)[1])
+    if _IN_DERIVATIVE.get():
+        return loop(start, rows)
     with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
         return loop(start, rows)
 
@@ -109,7 +115,12 @@ def _differentiated_apart(function: F) -> F:
 
     @wrapped.def_jvp
     def _jvp(primals, tangents):
-        return wrapped(*primals), eqx.filter_jvp(function, primals, tangents)[1]
+        token = _IN_DERIVATIVE.set(True)
+        try:
+            slope = eqx.filter_jvp(function, primals, tangents)[1]
+        finally:
+            _IN_DERIVATIVE.reset(token)
+        return wrapped(*primals), slope
 
     return cast(F, wrapped)
 
@@ -186,6 +197,7 @@ def run_passes(chain: Chain, filtered: Filtered, b: Float[Array, "n p"]) -> Pass
     return Passes(new, states, solved, adjoints)
 
 
+@_differentiated_apart
 def product_with(chain: Chain, values: Float[Array, "n p"]) -> Float[Array, "n p"]:
     """`K v` for every column of sorted values that are 0 in masked rows."""
 
@@ -206,6 +218,7 @@ def product_with(chain: Chain, values: Float[Array, "n p"]) -> Float[Array, "n p
     return before + scan(backward, nothing, (chain.steps, known, values), reverse=True)
 
 
+@_differentiated_apart
 def drawn(chain: Chain, filtered: Filtered, shocks: Float[Array, "n s"]) -> Float[Array, "n s"]:
     """Columns of `N(0, A)` from columns of independent normal numbers."""
 
