@@ -116,6 +116,11 @@ class Arranged(NamedTuple):
         groups = [tuple((part, count(part)) for part in process.parts if part.size == size) for size in sizes]
         return cls(process.coordinate, tuple(groups))
 
+    @property
+    def size(self) -> int:
+        """The numbers of a state."""
+        return sum(part.size * count for group in self.groups for part, count in group)
+
     def times(self, x: Rows, dtype: Any) -> Float[Array, " n"]:
         """The time of every row."""
         return jnp.zeros(num_rows(x), dtype) if self.coordinate is None else self.coordinate(x).astype(dtype)
