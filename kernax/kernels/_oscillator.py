@@ -36,8 +36,8 @@ _FAR = 1600.0
 class SHO(AbstractKernel):
     """A stochastically driven harmonic oscillator with damping: waves whose phase and height drift.
 
-    With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`, and with cosh and
-    sinh for a > 1. Paths can be differentiated once. It is a kernel of one column: choose one with `kx.Select`.
+    With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`, with cosh and sinh
+    for a > 1. Paths can be differentiated once. It is a kernel of one column: choose one with `kx.Select`.
 
     **Arguments:**
 
@@ -158,9 +158,7 @@ def _double_factorial(n: int) -> int:
 
 
 @jax.custom_jvp
-def _transition(
-    x: Float[Array, "*n"], a: Float[Array, "*n"]
-) -> tuple[Float[Array, "*n 1 2 2"], Float[Array, "*n 1 2 2"]]:
+def _transition(x: Float[Array, "*n"], a: Float[Array, "*n"]) -> tuple[Float[Array, "*n 1 2 2"], Float[Array, "*n 1 2 2"]]:
     """`A` and `Q` after steps of x: the state is f and its derivative in x."""
     p, q = _phi(0, x, a), x * _phi(1, x, a)
     level, both = _shock(x, a, p, q), 2.0 * a * q**2
@@ -180,9 +178,7 @@ def _transition_jvp(primals, tangents):
     moves = (_matrix(-q, slope, -slope, -2.0 * a * slope - q), _matrix(cubed, q_by_a, -q_by_a, slope_by_a))
     shocks = (
         _matrix(4.0 * a * q**2, both_by_x, both_by_x, 4.0 * a * slope**2),
-        _matrix(
-            -2.0 * (kept * cubed + q * q_by_a), both_by_a, both_by_a, -2.0 * (q * q_by_a + slope * slope_by_a)
-        ),
+        _matrix(-2.0 * (kept * cubed + q * q_by_a), both_by_a, both_by_a, -2.0 * (q * q_by_a + slope * slope_by_a)),
     )
     changes = tuple(times_each(by_x, dx) + times_each(by_a, da) for by_x, by_a in (moves, shocks))
     return _transition(x, a), changes

@@ -7,7 +7,6 @@ can differentiate them to any order.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
@@ -22,8 +21,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ROUNDINGS = 16
 """If the row before leaves no more than so many roundings of a row's variance, the two rows are the same."""
-_IN_DERIVATIVE = ContextVar("in_derivative", default=False)
-"""Whether a pass is being differentiated by autodiff."""
 
 
 class Chain(eqx.Module):
@@ -95,14 +92,12 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, rows: Any, *, 
 
     XLA does so by itself for loops that touch less than a kilobyte in a turn. Others call one piece of code after another,
     which takes four times as long for states of six numbers. The two attributes ask for it; where XLA does not know them
-    they change nothing. Derivatives by autodiff go without: XLA aborts on the transpose of such a loop inside another loop,
-    such as that of `kx.fit`.
+    they change nothing.
     """
     loop = jax.jit(lambda start, rows: jax.lax.scan(step, start, rows, reverse=reverse)[1])
-    if _IN_DERIVATIVE.get():
-        return loop(start, rows)
-    with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-        return loop(start, rows)
+    # On the call of the loop alone. XLA may abort if the calls inside it have them, too, as a context manager would do.
+    start, rows = jax.lax.optimization_barrier((start, rows))
+    return set_xla_metadata(loop(start, rows), xla_cpu_small_call="true", inlineable="false")
 
 
 def _differentiated_apart(function: F) -> F:
@@ -115,12 +110,7 @@ def _differentiated_apart(function: F) -> F:
 
     @wrapped.def_jvp
     def _jvp(primals, tangents):
-        token = _IN_DERIVATIVE.set(True)
-        try:
-            slope = eqx.filter_jvp(function, primals, tangents)[1]
-        finally:
-            _IN_DERIVATIVE.reset(token)
-        return wrapped(*primals), slope
+        return wrapped(*primals), eqx.filter_jvp(function, primals, tangents)[1]
 
     return cast(F, wrapped)
 

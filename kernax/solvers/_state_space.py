@@ -24,8 +24,8 @@ class StateSpace(AbstractSolver):
     """Markov kernels of one column, exact in O(n) time and memory.
 
     It accepts these kernels, and their sums, products and multiples, if all parts that depend on time use the same column:
-    the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may repeat.
-    A row costs O(J³) with J numbers of state; those of a sum are added, those of a product multiplied.
+    the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may
+    repeat. A row costs O(J³) with J numbers of state; those of a sum are added, those of a product multiplied.
 
     | kernel | numbers of state |
     |---|---|
@@ -167,10 +167,10 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
     if process is None:
         part = _part_without(kernel)
         raise TypeError(
-            f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use kx.Cholesky() or "
-            "kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline and ThinPlate have "
-            "one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; and so have sums, products and multiples "
-            "of them if all parts that depend on time use the same column."
+            f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use "
+            "kx.Cholesky() or kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline and "
+            "ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; and so have sums, "
+            "products and multiples of them if all parts that depend on time use the same column."
         )
     return process
 

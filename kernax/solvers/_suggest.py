@@ -267,7 +267,7 @@ def _num_states(kernel: AbstractKernel, rows: Any) -> int | None:
         process = kernel.definite(x, jnp.ones(num_rows(x), bool)).state_space()
         # Features alone are not worth a pass over time: `LowRank` takes n·J² instead of n·J³.
         if process is not None and process.coordinate is not None:
-            jax.eval_shape(lambda: (kernel.diag(x), process.coordinate(x)))
+            _ = kernel.diag(x), process.coordinate(x)
             found.append(Arranged.of(process, x).size)
 
     try:
