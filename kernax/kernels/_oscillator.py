@@ -36,8 +36,8 @@ _FAR = 1600.0
 class SHO(AbstractKernel):
     """A stochastically driven harmonic oscillator with damping: waves whose phase and height drift.
 
-    With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`, with cosh and sinh
-    for a > 1. Paths can be differentiated once. It is a kernel of one column: choose one with `kx.Select`.
+    With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`. Where a > 1, it
+    is the same with cosh and sinh. Paths can be differentiated once. It is a kernel of one column.
 
     **Arguments:**
 
@@ -180,8 +180,8 @@ def _transition_jvp(primals, tangents):
         _matrix(4.0 * a * q**2, both_by_x, both_by_x, 4.0 * a * slope**2),
         _matrix(-2.0 * (kept * cubed + q * q_by_a), both_by_a, both_by_a, -2.0 * (q * q_by_a + slope * slope_by_a)),
     )
-    changes = tuple(times_each(by_x, dx) + times_each(by_a, da) for by_x, by_a in (moves, shocks))
-    return _transition(x, a), changes
+    move, shock = (times_each(by_x, dx) + times_each(by_a, da) for by_x, by_a in (moves, shocks))
+    return _transition(x, a), (move, shock)
 
 
 def _matrix(*entries: Float[Array, "*n"]) -> Float[Array, "*n 1 2 2"]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax.solvers._steps import Steps, dense
@@ -88,16 +87,12 @@ class Passes(NamedTuple):
 
 
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], start: Any, rows: Any, *, reverse: bool = False) -> Any:
-    """What `jax.lax.scan` gives at every row, in a loop that XLA compiles as one piece of code on CPU.
+    """What `jax.lax.scan` gives at every row.
 
-    XLA does so by itself for loops that touch less than a kilobyte in a turn. Others call one piece of code after another,
-    which takes four times as long for states of six numbers. The two attributes ask for it; where XLA does not know them
-    they change nothing.
+    XLA's attribute `xla_cpu_small_call` would compile the loop as one piece of code, which is faster for states of six
+    numbers or more. It is not used: with some programs, derivatives among them, XLA aborts the process.
     """
-    loop = jax.jit(lambda start, rows: jax.lax.scan(step, start, rows, reverse=reverse)[1])
-    # On the call of the loop alone. XLA may abort if the calls inside it have them, too, as a context manager would do.
-    start, rows = jax.lax.optimization_barrier((start, rows))
-    return set_xla_metadata(loop(start, rows), xla_cpu_small_call="true", inlineable="false")
+    return jax.lax.scan(step, start, rows, reverse=reverse)[1]
 
 
 def _differentiated_apart(function: F) -> F:
