@@ -33,6 +33,7 @@ KERNELS = {
     "rational_quadratic": kx.RationalQuadratic(lengthscale=0.9, alpha=0.6),
     "periodic": kx.Periodic(lengthscale=[0.8, 1.3], period=[1.7, 2.3]),
     "cosine": kx.Cosine(period=1.9),
+    "sho": kx.Select(kx.kernels.SHO(period=1.7, quality=0.8), columns=1),
     "linear": kx.Linear(variance=[0.5, 2.0]),
     "polynomial": kx.Polynomial(degree=3, scale=0.4, offset=0.7),
     "constant": kx.Constant(variance=1.6),

@@ -166,7 +166,7 @@ def test_a_container_may_have_less(limit, stat, room, tmp_path, monkeypatch):
     assert kx.solvers.available_memory() == (8000 * 1024 if room is None else room)
 
 
-@pytest.mark.parametrize(("solver", "matrices"), [(kx.Cholesky(), 2), (kx.Eigh(), 4)])
+@pytest.mark.parametrize(("solver", "matrices"), [(kx.Cholesky(), 2), (kx.Eigh(), 3)])
 def test_a_solver_needs_what_it_says(solver, matrices):
     """The least memory, by the compiled program's own account; LAPACK's workspace is not in it."""
     n = 300

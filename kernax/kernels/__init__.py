@@ -7,6 +7,7 @@ from kernax.kernels._inputs import FeatureMap, Select, Warp
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import Coordinate, MarkovProcess
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
+from kernax.kernels._oscillator import SHO
 from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._random_features import RandomFeatures
 from kernax.kernels._spline import CubicSpline, ThinPlate
@@ -17,6 +18,7 @@ __all__ = [
     "NNGP",
     "NTK",
     "RBF",
+    "SHO",
     "AbstractActivation",
     "AbstractKernel",
     "AbstractNetwork",

@@ -10,6 +10,7 @@ the trend left free (`solvers/_bordered.py`) depends on the kernel only up to su
 """
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from kernax._arrays import matmul
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._trends import PolynomialTrend, middle_and_half
+from kernax.kernels._wiener import IntegratedWiener, integrated_wiener
 
 
 class Anchored(AbstractKernel):
@@ -50,12 +52,35 @@ class Anchored(AbstractKernel):
     def coordinates(self, x):
         return x
 
+    def state_space(self):
+        if self.anchors.shape[1] != 1:
+            return None
+        return integrated_wiener(self.interpolation.degree + 1, self._half, self.level)
+
+    def started_at(self, origin: Float[Array, ""]) -> IntegratedWiener:
+        """The same up to a polynomial, as the process that starts there. For one column."""
+        return IntegratedWiener(self.interpolation.degree + 1, origin, self._half, self.level)
+
+    @property
+    def _half(self) -> Float[Array, ""]:
+        assert self.interpolation.half is not None
+        return self.interpolation.half.reshape(())
+
     def _weights(self, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         return matmul(self.interpolation(x), self.inverse)
 
     def _between(self) -> Float[Array, "q q"]:
         number = self.anchors.shape[0]
         return self.kernel.gram(self.anchors, None) + self.level * jnp.eye(number, dtype=self.anchors.dtype)
+
+
+def started_at(kernel: AbstractKernel, origin: Float[Array, ""]) -> AbstractKernel:
+    """A kernel whose splines are the processes that start at this time: what their `state_space` describes."""
+
+    def is_spline(part: Any) -> bool:
+        return isinstance(part, Anchored | IntegratedWiener)
+
+    return jax.tree.map(lambda part: part.started_at(origin) if is_spline(part) else part, kernel, is_leaf=is_spline)
 
 
 def anchored(kernel: AbstractKernel, degree: int, x: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Anchored:

@@ -162,7 +162,13 @@ def scaled(process: MarkovProcess | None, variance: Float[Array, ""]) -> MarkovP
 
     def earlier(part: Part) -> Transition | None:
         inner = part.earlier
-        return None if inner is None else lambda steps: tuple(variance * matrix for matrix in inner(steps))
+
+        def scaled_earlier(steps: Array) -> tuple[Array, Array]:
+            assert inner is not None
+            common, own = inner(steps)
+            return variance * common, variance * own
+
+        return None if inner is None else scaled_earlier
 
     parts = [Part(part.observation, variance * part.start, transition(part), earlier(part)) for part in process.parts]
     return MarkovProcess(process.coordinate, tuple(parts))
@@ -269,10 +275,10 @@ def _matern_transition_jvp(order, primals, tangents):
     powers, shares = _matern_matrices(order)
     change = np.concatenate([powers[1:], np.zeros_like(powers[:1])]) - powers
     slopes = (_combined(change, _gamma_slopes(order + 1, x)), _combined(2.0 * shares, _gamma_slopes(2 * order + 1, 2.0 * x)))
-    return _matern_transition(order, x), tuple(_times_each(slope, dx) for slope in slopes)
+    return _matern_transition(order, x), tuple(times_each(slope, dx) for slope in slopes)
 
 
-def _times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
+def times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
     """Each matrix times its number, entry by entry: the transpose of a broadcast is a slow sum over short axes."""
     flat = matrices.reshape(*numbers.shape, -1)
     entries = [flat[..., i] * numbers for i in range(flat.shape[-1])]

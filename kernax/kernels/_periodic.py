@@ -38,7 +38,7 @@ class Periodic(AbstractKernel):
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0)
     period: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    harmonics: int = eqx.field(static=True, default=15)
+    harmonics: int = eqx.field(static=True, default=15, repr=False)
 
     def __check_init__(self):
         whole_number(self.harmonics, "Periodic.harmonics")

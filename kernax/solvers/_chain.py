@@ -187,6 +187,7 @@ def run_passes(chain: Chain, filtered: Filtered, b: Float[Array, "n p"]) -> Pass
     return Passes(new, states, solved, adjoints)
 
 
+@_differentiated_apart
 def product_with(chain: Chain, values: Float[Array, "n p"]) -> Float[Array, "n p"]:
     """`K v` for every column of sorted values that are 0 in masked rows."""
 
@@ -207,6 +208,7 @@ def product_with(chain: Chain, values: Float[Array, "n p"]) -> Float[Array, "n p
     return before + jax.lax.scan(backward, nothing, (chain.steps, known, values), reverse=True)[1]
 
 
+@_differentiated_apart
 def drawn(chain: Chain, filtered: Filtered, shocks: Float[Array, "n s"]) -> Float[Array, "n s"]:
     """Columns of `N(0, A)` from columns of independent normal numbers."""
 

@@ -14,6 +14,8 @@ What stands beside δ comes from passes that are differentiable themselves, so s
 them, the chain, the noise and b, is all that the rules move.
 """
 
+import functools
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -96,7 +98,7 @@ def _slope(place: tuple[Chain, Array], change: Any, weights: _Weights) -> Float[
         steps = chain.steps
         parts = _Weights(steps.moves, steps.shocks, chain.start, noise, steps.varying)
         products = jax.tree.map(lambda w, part: jnp.sum(w * part[..., None], axis=tuple(range(part.ndim))), weights, parts)
-        return sum(jax.tree.leaves(products)[1:], start=jax.tree.leaves(products)[0])
+        return functools.reduce(operator.add, jax.tree.leaves(products))
 
     return eqx.filter_jvp(along, place, change)[1]
 

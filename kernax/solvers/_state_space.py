@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax.grams import AbstractGram, masked
 from kernax.kernels import AbstractKernel, MarkovProcess
+from kernax.kernels._anchored import started_at
 from kernax.kernels._markov import product
 from kernax.rows import Rows, map_rows, take
 from kernax.solvers import _chain as chains
@@ -25,10 +26,17 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Sol
 class StateSpace(AbstractSolver):
     """Markov kernels of one column, exact in O(n) time and memory.
 
-    It accepts `Matern12`, `Matern32`, `Matern52`, kernels with finitely many features (`Constant`, `Linear`, `Polynomial`,
-    `FeatureMap`), and sums, products and multiples of them, if all parts that depend on time use the same column: the only
-    one, or the one that `kx.Select` chooses. Rows may be unsorted, and times may repeat. A row costs O(J³) with J numbers of
-    state: 1, 2 or 3 for a Matérn kernel, 1 for each feature; those of a sum are added, those of a product multiplied.
+    It accepts these kernels, and their sums, products and multiples, if all parts that depend on time use the same column:
+    the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may
+    repeat. A row costs O(J³) with J numbers of state; those of a sum are added, those of a product multiplied.
+
+    | kernel | numbers of state |
+    |---|---|
+    | `Matern12`, `Matern32`, `Matern52` with one lengthscale | 1, 2, 3 |
+    | `kx.kernels.SHO` | 2 |
+    | `CubicSpline`, `ThinPlate(order)` of one column | 2, order |
+    | `Periodic` of one column, by its first `harmonics` | 1 + 2 · harmonics |
+    | `Constant`, `Linear`, `Polynomial`, `Cosine`, `FeatureMap` of any columns | 1 for each feature |
 
     No jitter is added: with noise 0, rows with equal times are reported as `not_positive_definite`.
     """
@@ -204,12 +212,23 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
     """The state space of a kernel, or an error that names the part that has none."""
     process = kernel.state_space()
     if process is None:
+        part = _part_without(kernel)
         raise TypeError(
-            f"StateSpace() needs a kernel with a state space, which {_part_without(kernel)!r} does not have: use "
-            "kx.Cholesky() or kx.CG(). Matérn kernels with one lengthscale have one, and so have sums, products and "
-            "multiples of them if all use the same column."
+            f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use "
+            "kx.Cholesky() or kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline "
+            "and ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; and so have sums, "
+            "products and multiples of them if all parts that depend on time use the same column."
         )
     return process
+
+
+def _reason(kernel: AbstractKernel) -> str:
+    """Why a kernel that may have a state space has none."""
+    if type(kernel).state_space is AbstractKernel.state_space:
+        return ""
+    sizes = {name: getattr(kernel, name).size for name in ("lengthscale", "period") if hasattr(kernel, name)}
+    many = [f"{size} numbers for its {name}" for name, size in sizes.items() if size > 1]
+    return f" (it has {many[0]}: give one, and choose one column with kx.Select)" if many else ""
 
 
 def _part_without(kernel: AbstractKernel) -> AbstractKernel:
@@ -247,7 +266,7 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
         observation = jnp.where(finite, observation, 0.0)
     steps = process.steps(jnp.diff(times, prepend=times[:1]), observation)
     chain = Chain(order, live, times, steps, process.start(dtype))
-    return ChainGram(gram.kernel, gram.x, gram.mask, chain), finite
+    return ChainGram(started_at(gram.kernel, times[0]), gram.x, gram.mask, chain), finite
 
 
 def _replaced_unless(good: Bool[Array, ""], kernel: AbstractKernel) -> AbstractKernel:

@@ -144,6 +144,11 @@ class Arranged(NamedTuple):
         """Whether the process looks the same at all times."""
         return all(part.earlier is None for group in self.groups for part, *_ in group)
 
+    @property
+    def size(self) -> int:
+        """The numbers of a state."""
+        return len(self.places)
+
     def times(self, x: Rows, dtype: Any) -> Float[Array, " n"]:
         """The time of every row."""
         return jnp.zeros(num_rows(x), dtype) if self.coordinate is None else self.coordinate(x).astype(dtype)
@@ -151,8 +156,9 @@ class Arranged(NamedTuple):
     def observation(self, x: Rows) -> Float[Array, "n j"] | tuple[float, ...]:
         """h at every row; plain numbers if it is the same everywhere."""
         parts = [part for group in self.groups for part, *_ in group]
-        if not any(callable(part.observation) for part in parts):
-            return tuple(float(h) for part in parts for h in np.ravel(part.observation))
+        fixed = [part.observation for part in parts if not callable(part.observation)]
+        if len(fixed) == len(parts):
+            return tuple(float(h) for weights in fixed for h in np.ravel(weights))
         return jnp.concatenate([part.observed(x).reshape(num_rows(x), -1) for part in parts], axis=1)
 
     def steps(self, lengths: Float[Array, " n"], observation: Array | tuple[float, ...]) -> Steps:

@@ -4,13 +4,14 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.kernels import RBF, AbstractKernel, AbstractStationary, RationalQuadratic
-from kernax.rows import Grid, take
+from kernax.rows import Grid, num_rows, take
 from kernax.solvers._cg import CG
 from kernax.solvers._cholesky import Cholesky
 from kernax.solvers._eigh import Eigh
@@ -34,6 +35,8 @@ _RANK = 1_000
 """Inducing rows of a suggested `LowRank`."""
 _FEW_COLUMNS = 3
 """Columns up to which inducing rows are dense enough for a smooth kernel."""
+_MOST_STATES = 64
+"""Numbers of a state beyond which a row takes `StateSpace` too long."""
 _SMALL = 2**28
 """Bytes that are taken for available without a look: reading how many there are takes longer than using these."""
 
@@ -275,14 +278,20 @@ def _is_smooth(kernel: AbstractKernel) -> bool:
 
 
 def _num_states(kernel: AbstractKernel, rows: Any) -> int | None:
-    process = kernel.state_space()
-    if process is None or process.coordinate is None:  # features alone are a matter for LowRank
-        return None
+    found = []
+
+    def look(x: Any) -> None:
+        process = kernel.definite(x, jnp.ones(num_rows(x), bool)).state_space()
+        # Features alone are not worth a pass over time: `LowRank` takes n·J² instead of n·J³.
+        if process is not None and process.coordinate is not None:
+            _ = kernel.diag(x), process.coordinate(x)
+            found.append(Arranged.of(process, x).size)
+
     try:
-        jax.eval_shape(lambda x: (kernel.diag(x), process.coordinate(x)), rows)
+        jax.eval_shape(look, rows)
     except (TypeError, ValueError, LookupError):  # rows of several columns, or without the one that the kernel selects
         return None
-    return len(Arranged.of(process, rows).places)
+    return found[0] if found and found[0] <= _MOST_STATES else None
 
 
 def _num_features(kernel: AbstractKernel, rows: Any) -> int | None:
