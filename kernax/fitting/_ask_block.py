@@ -18,6 +18,7 @@ from kernax.fitting._engine import run_blocks
 from kernax.fitting._models import Models
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.model import AbstractModel
+from kernax.solvers import AbstractSolver, Cholesky
 
 _MATRICES, _BUDGET = 6, 2**30
 
@@ -34,8 +35,9 @@ def asked(
     """`function(model, data, *given, *settings)` of every dataset, and the results of those without an answer, by number."""
     devices = jax.local_devices()[:1]
     room = room_for(executor, devices, None, _BUDGET)
-    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, given=given)
-    workers = room.workers_for(max(bytes_of(blocks, _MATRICES), _MATRICES * 8 * rows**2))
+    solver = next((setting for setting in settings if isinstance(setting, AbstractSolver)), Cholesky())
+    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, solver=solver, given=given)
+    workers = room.workers_for(max(bytes_of(blocks, _MATRICES, solver), _MATRICES * 8 * solver.largest_matrix(rows) ** 2))
     parts: list[Part] = []
     spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
     missing = run_blocks(spec, blocks, parts.append, executor=executor, devices=devices, workers=workers)

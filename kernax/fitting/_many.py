@@ -32,7 +32,7 @@ from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky
 
 _MATRICES = 10
-"""How many matrices of n × n an evaluation has in the making at a time, at the most."""
+"""How many matrices an evaluation has in the making at a time, at the most."""
 
 
 def fit_many(
@@ -175,9 +175,9 @@ def fit_many(
                 if not mine:
                     continue
                 shapes = shapes_for(mine, room, shapes)
-                blocks = blocks_of(mine, models, shapes, room, matrices=_MATRICES, starts=restarts + 1)
+                blocks = blocks_of(mine, models, shapes, room, matrices=_MATRICES, solver=solver, starts=restarts + 1)
                 try:
-                    workers = room.workers_for(bytes_of(blocks, _MATRICES))
+                    workers = room.workers_for(bytes_of(blocks, _MATRICES, solver))
                     missing = run_blocks(spec, blocks, collector.take, executor=executor, devices=devices, workers=workers)
                     collector.miss(missing)
                 finally:

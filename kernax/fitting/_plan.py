@@ -12,6 +12,7 @@ from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows, work
 from kernax.fitting._blocks import Block
 from kernax.fitting._models import Models
+from kernax.solvers import AbstractSolver
 
 _SMALLEST, _LARGEST = 16, 256
 """Lanes of a block on CPU: a few, so that cores end together, or more, because each block takes 2 ms besides its lanes."""
@@ -19,6 +20,10 @@ _BLOCKS_OF_WORKER = 6
 """Blocks for each worker on CPU, at the least, before blocks are made larger."""
 _COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.5
 """Seconds by which a call takes longer if it compiles for one more shape; and if other workers compile at the same time."""
+_LONG = 1000
+"""Datasets of so many rows take long enough to be shared out one by one, if they are few."""
+_NUMBERS_PER_ROW = 16
+"""What a row takes beside the matrices, about."""
 _WIDEST = 1024
 """Lanes that are computed at once under `vmap`, at the most."""
 _BLOCK_OF_WIDTHS = 4
@@ -88,6 +93,7 @@ def blocks_of(
     room: Room,
     *,
     matrices: int,
+    solver: AbstractSolver,
     starts: int = 1,
     given: Any = None,
 ) -> list[Block]:
@@ -98,7 +104,8 @@ def blocks_of(
     - `datasets`, `models`: all datasets, and the models that belong to them.
     - `shapes`: row counts to pad to.
     - `room`: what there is to compute on.
-    - `matrices`: how many matrices of n × n a lane has in the making.
+    - `matrices`: how many matrices a lane has in the making.
+    - `solver`: it knows how large they are.
     - `starts`: lanes of each dataset.
     - `given`: a function from some datasets to what else is stacked for them, in a tuple.
 
@@ -110,9 +117,11 @@ def blocks_of(
     own, _ = models.parted()
     first, others = [], []
     for rows, members in reversed(by_shape(datasets, [max(data.n, LEAST_ROWS) for data in datasets], shapes)):
-        bytes_per_lane = matrices * members[0].y.dtype.itemsize * rows**2
+        bytes_per_lane = _bytes_per_lane(rows, members[0].y.dtype.itemsize, matrices, solver)
         # One size for all shapes on CPU, where fillers cost nothing: some programs do not depend on the rows.
         lanes, width = room.lanes(bytes_per_lane, len(members if room.at_once else datasets) * starts)
+        if rows >= _LONG and not room.at_once:
+            lanes = min(lanes, max(1, -(-len(members) * starts // room.workers)))
         size = max(1, lanes // starts)
         for begin in range(0, len(members), size):
             some = members[begin : begin + size]
@@ -129,7 +138,11 @@ def blocks_of(
     return first + others
 
 
-def bytes_of(blocks: Sequence[Block], matrices: int) -> float:
+def bytes_of(blocks: Sequence[Block], matrices: int, solver: AbstractSolver) -> float:
     """Bytes that a lane of the largest block needs."""
     shapes = [(block.data.mask.shape[1], block.data.y.dtype.itemsize) for block in blocks]
-    return max((matrices * itemsize * rows**2 for rows, itemsize in shapes), default=1.0)
+    return max((_bytes_per_lane(rows, itemsize, matrices, solver) for rows, itemsize in shapes), default=1.0)
+
+
+def _bytes_per_lane(rows: int, itemsize: int, matrices: int, solver: AbstractSolver) -> float:
+    return matrices * itemsize * (float(solver.largest_matrix(rows)) ** 2 + _NUMBERS_PER_ROW * rows)
