@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernax.kernels._markov import product
 from kernax.solvers._chain import Chain, Filtered, Passes
 from kernax.solvers._steps import Steps, by_block, dense
 
@@ -44,7 +45,7 @@ def _logdet_jvp(primals, tangents):
         shocks=tuple(_blocks(information, steps.shocks)),
         start=tuple(w[0] for w in _blocks(first.behind(information[0])[None], chain.start)),
         noise=filtered.inverse,
-        varying=None if steps.varying is None else 2.0 * _times(filtered.ahead, filtered.pull[:, :, None])[:, :, 0],
+        varying=None if steps.varying is None else 2.0 * product(filtered.ahead, filtered.pull[:, :, None])[:, :, 0],
     )
     weights = jax.tree.map(lambda leaf: leaf[..., None], weights)
     return logdet(chain, noise, filtered), _slope((chain, noise), (d_chain, d_noise), weights)[0]
@@ -63,11 +64,11 @@ def _quadratic_jvp(primals, tangents):
     (chain, noise, b, filtered, passes), (d_chain, d_noise, d_b, *_) = primals, tangents
     steps, (new, states, solved, adjoints) = chain.steps, passes
     told = jax.vmap(Steps.back)(steps, adjoints)
-    smoothed = _before(jnp.zeros_like(states[0]), states) + _times(_before(dense(chain.start), filtered.held), told)
+    smoothed = _before(jnp.zeros_like(states[0]), states) + product(_before(dense(chain.start), filtered.held), told)
     varying = None
     if steps.varying is not None:
         ahead = states - filtered.gain[:, :, None] * new[:, None]
-        varying = -2.0 * solved[:, None] * (ahead + _times(filtered.ahead, adjoints))
+        varying = -2.0 * solved[:, None] * (ahead + product(filtered.ahead, adjoints))
     weights = _Weights(
         moves=tuple(-2.0 * w for w in _outer_blocks(adjoints, smoothed, steps.moves)),
         shocks=tuple(-w for w in _outer_blocks(adjoints, adjoints, steps.shocks)),
@@ -126,10 +127,7 @@ def _product_blocks(
     pairs = zip(by_block(jnp.swapaxes(b, 1, 2), like), by_block(a, like), strict=True)
     out = []
     for right, left in pairs:
-        total = jnp.zeros((), a.dtype)
-        for j in range(a.shape[1]):
-            total = total + left[:, :, :, None, j] * right[:, :, None, :, j]
-        out.append(total)
+        out.append(product(left, jnp.swapaxes(right, -1, -2)))
     return out
 
 
@@ -139,13 +137,6 @@ def _outer_blocks(
     """The diagonal blocks of `a bᵀ`, for every column."""
     pairs = zip(by_block(a, like), by_block(b, like), strict=True)
     return [left[:, :, :, None] * right[:, :, None] for left, right in pairs]
-
-
-def _times(matrices: Float[Array, "n j j"], columns: Float[Array, "n j p"]) -> Float[Array, "n j p"]:
-    total = jnp.zeros((), columns.dtype)
-    for j in range(columns.shape[1]):
-        total = total + matrices[:, :, j, None] * columns[:, j, None]
-    return total
 
 
 def _before(start: Float[Array, "j p"], states: Float[Array, "n j p"]) -> Float[Array, "n j p"]:
