@@ -1,5 +1,7 @@
 """`kx.StateSpace()`: the answers of a dense oracle, in O(n)."""
 
+import decimal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -155,6 +157,29 @@ def test_no_noise_and_tiny_steps(order, step):
     np.testing.assert_allclose(kx.log_marginal_likelihood(c), float(longdouble_likelihood(precise, y)), rtol=3e-9)
     np.testing.assert_allclose(kx.mean(c, t[:, None]), y, atol=1e-12)
     np.testing.assert_allclose(kx.variance(c, t[:, None]), 0.0, atol=1e-15)
+
+
+def decimal_logdet(step, n):
+    """The log determinant of a Matérn-3/2 matrix at even steps, by Cholesky's algorithm with 80 digits."""
+    with decimal.localcontext() as context:
+        context.prec = 80
+        rate = decimal.Decimal(3).sqrt() * decimal.Decimal(step)
+        entries = [(1 + rate * k) * (-rate * k).exp() for k in range(n)]
+        rows, total = [[entries[abs(i - j)] for j in range(n)] for i in range(n)], decimal.Decimal(0)
+        for j in range(n):
+            pivot = rows[j][j]
+            total += pivot.ln()
+            for i in range(j + 1, n):
+                factor = rows[i][j] / pivot
+                rows[i] = [a - factor * b for a, b in zip(rows[i], rows[j], strict=True)]
+        return float(total)
+
+
+def test_the_determinant_without_noise_has_twelve_digits():
+    step, n = 1e-5, 40
+    data = kx.Data((step * np.arange(n))[:, None], np.zeros(n))
+    c = kx.condition(kx.Model(kx.Matern32(1.0), 0.0), data, kx.StateSpace())
+    np.testing.assert_allclose(c.system.logdet(), decimal_logdet(step, n), rtol=1e-12)
 
 
 def test_shocks_are_exact_for_all_steps():
