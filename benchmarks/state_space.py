@@ -66,43 +66,36 @@ CASES = {
 
 
 class Task(NamedTuple):
-    """A line of the second table: what is called, its rows, and the goals in seconds and gigabytes at that many rows."""
+    """Lines of the second table: what is called, its rows, and the goals in seconds and gigabytes at the last of them."""
 
     call: Callable[[int], Callable[[], Any]]
-    rows: int
+    rows: tuple[int, ...]
     seconds: float
     gigabytes: float | None = None
+    is_first: bool = False
+    """Whether the first call counts, which compiles."""
 
 
 def run(options: Options) -> Table:
     compared = _against_tinygp(options)
     table = Table("what", "rows", "s", "goal", "µs a row", "GB", "goal", "verdict", widths=[28, 10, 8, 6, 8, 6, 6, 8])
     table.agreed = compared.agreed
-    for name in CASES:
-        for n in options.sizes_or(ROWS):
-            _line(table, options, f"first call, {name}", n, (FIRST_CALL, None) if n == ROWS else (None, None), (name,))
     for name, task in TASKS.items():
-        sizes = options.sizes_or(*(GROWTH if name == VALUE else (task.rows,)))
-        goals = {task.rows: (task.seconds, task.gigabytes)}
-        seconds = [_line(table, options, name, n, goals.get(n, (None, None))) for n in sizes]
-        if name == VALUE and len(sizes) > 1:
+        sizes = options.sizes_or(*task.rows)
+        seconds = [_line(table, options, name, n) for n in sizes]
+        if len(task.rows) > 1 and len(sizes) > 1:
             slope = math.log(seconds[-1] / seconds[0]) / math.log(sizes[-1] / sizes[0])
             table.line(name, "slope", f"{slope:.3f}", f"≤ {SLOPE:g}", "–", "–", "–", verdict(slope, SLOPE))
     return table
 
 
-def _line(
-    table: Table,
-    options: Options,
-    name: str,
-    n: int,
-    goals: tuple[float | None, float | None],
-    first_of: tuple[str, ...] = (),
-) -> float:
+def _line(table: Table, options: Options, name: str, n: int) -> float:
+    """Measure and show one line; returns its seconds."""
     if not _quiet.wait(options.wait):
         print("(next line: the machine was busy with other work)")
-    function, arguments = ("first_call", (*first_of, n)) if first_of else ("measured", (name, n))
-    seconds, gigabytes, sound = _fresh.call(f"benchmarks.state_space:{function}", *arguments)
+    seconds, gigabytes, sound = _fresh.call("benchmarks.state_space:measured", name, n)
+    task = TASKS[name]
+    goals = (task.seconds, task.gigabytes) if n == task.rows[-1] else (None, None)
     within = [verdict(value, goal) for value, goal in zip((seconds, gigabytes), goals, strict=True) if goal is not None]
     ended = "missed" if "missed" in within else "met" if within else "–"
     shown = ["–" if goal is None else f"≤ {goal:g}" for goal in goals]
@@ -111,24 +104,20 @@ def _line(
     return seconds
 
 
-def first_call(case: str, n: int) -> tuple[float, float, bool]:
-    """Seconds of the first call of value and gradient, gigabytes, and whether the answer is finite; in a new process."""
-    call = _value_and_gradient(case, n)
+def measured(name: str, n: int) -> tuple[float, float, bool]:
+    """Seconds, gigabytes, and whether the answer is usable, in a process of its own."""
+    task = TASKS[name]
+    call = task.call(n)
+    seconds, answer = _timed(call)
+    if not task.is_first:
+        seconds = min(_timed(call)[0] for _ in range(3))
+    return seconds, _gigabytes(), _is_sound(answer)
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.perf_counter()
     answer = jax.block_until_ready(call())
-    return time.perf_counter() - begun, _gigabytes(), _is_sound(answer)
-
-
-def measured(name: str, n: int) -> tuple[float, float, bool]:
-    """The least seconds of three calls, gigabytes, and whether the answer is usable; in a new process."""
-    call = TASKS[name].call(n)
-    answer = jax.block_until_ready(call())
-    least = math.inf
-    for _ in range(3):
-        begun = time.perf_counter()
-        jax.block_until_ready(call())
-        least = min(least, time.perf_counter() - begun)
-    return least, _gigabytes(), _is_sound(answer)
+    return time.perf_counter() - begun, answer
 
 
 def _gigabytes() -> float:
@@ -186,12 +175,15 @@ def _counts(n: int) -> Callable[[], Any]:
     return lambda: kx.condition(gp, data, kx.StateSpace())
 
 
-VALUE = "value and gradient, Matern32"
 TASKS = {
-    "LOO, mean and variance": Task(_conditioned, 1_000_000, 1.0),
-    "fit": Task(_fit, ROWS, 2.0),
-    "Poisson counts by Laplace": Task(_counts, ROWS, 0.5),
-    VALUE: Task(functools.partial(_value_and_gradient, "Matern32"), 10_000_000, 6.0, 4.0),
+    **{
+        f"first call, {name}": Task(functools.partial(_value_and_gradient, name), (ROWS,), FIRST_CALL, is_first=True)
+        for name in CASES
+    },
+    "LOO, mean and variance": Task(_conditioned, (1_000_000,), 1.0),
+    "fit": Task(_fit, (ROWS,), 2.0),
+    "Poisson counts by Laplace": Task(_counts, (ROWS,), 0.5),
+    "value and gradient, Matern32": Task(functools.partial(_value_and_gradient, "Matern32"), GROWTH, 6.0, 4.0),
 }
 
 
