@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-
 
 def is_concrete(value: Any) -> bool:
     """Whether `value` may be looked at: false for what is being traced."""
@@ -59,7 +57,7 @@ def real_numbers(value: Any, name: str) -> tuple[Any, Any]:
             _tell_if_cut(name)
     elif jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise TypeError(f"{name} is complex, and kernax takes real numbers only: split it into two columns.")
-    if value.dtype in _FLOATS:
+    if value.dtype.name in ("float32", "float64"):
         return value, jax.dtypes.canonicalize_dtype(value.dtype)
     if jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(

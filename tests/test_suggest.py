@@ -166,9 +166,9 @@ def test_a_container_may_have_less(limit, stat, room, tmp_path, monkeypatch):
     assert kx.solvers.available_memory() == (8000 * 1024 if room is None else room)
 
 
-@pytest.mark.parametrize(("solver", "matrices"), [(kx.Cholesky(), 2), (kx.Eigh(), 3)])
-def test_a_solver_needs_what_it_says(solver, matrices):
-    """The least memory, by the compiled program's own account; LAPACK's workspace is not in it."""
+@pytest.mark.parametrize(("solver", "matrices", "workspace"), [(kx.Cholesky(), 2, 0), (kx.Eigh(), 3, 2)])
+def test_a_solver_needs_what_it_says(solver, matrices, workspace):
+    """The least memory, by the compiled program's own account, in which LAPACK's workspace (2n² for syevd) is not."""
     n = 300
     data = kx.Data(np.random.default_rng(0).normal(size=(n, 2)), np.zeros(n))
 
@@ -178,6 +178,6 @@ def test_a_solver_needs_what_it_says(solver, matrices):
     plan = eqx.filter_jit(condition).lower(kx.Model(kx.RBF(), 0.1), data).compile().compiled.memory_analysis()
     planned = (plan.temp_size_in_bytes + plan.output_size_in_bytes) / (8 * n * n)
     assert matrices <= planned <= matrices + 1
-    assert matrices <= solver.bytes_needed(n, 8) / (8 * n * n) <= matrices + 1
+    assert matrices <= solver.bytes_needed(n, 8) / (8 * n * n) - workspace <= matrices + 1
     assert solver.bytes_needed(n, 8) < solver.bytes_needed(n, 8, gradient=True)
     assert kx.StateSpace().bytes_needed(n, 8) is None

@@ -214,6 +214,8 @@ KERNELS = {
     "Warp": kx.Warp(kx.RBF(0.5), jnp.tanh),
     "FeatureMap": kx.FeatureMap(lambda a: jnp.stack([jnp.sin(a[0]), a[0] * a[1], jnp.exp(-a[1])])),
 }
+ONE_COLUMN = {"SHO": [kx.kernels.SHO(period=1.7, quality=quality) for quality in (0.2, 0.5, 3.0)]}
+"""Kernels of one column only, each in a few of its forms."""
 CONDITIONAL = {"CubicSpline": (kx.CubicSpline(), 1), "ThinPlate": (kx.ThinPlate(order=3), 2)}
 """Definite only up to polynomials of this degree."""
 # With a point twice over, far points, and a large common offset.
@@ -253,9 +255,16 @@ def test_f10_every_kernel_of_the_library_is_in_the_table():
     """A kernel that is added to the library must be shown to be one."""
     classes = {name: getattr(kx.kernels, name) for name in kx.kernels.__all__ if isinstance(getattr(kx.kernels, name), type)}
     library = {name for name, c in classes.items() if issubclass(c, kx.AbstractKernel) and not name.startswith("Abstract")}
-    assert set(KERNELS) | set(CONDITIONAL) == library
+    assert set(KERNELS) | set(ONE_COLUMN) | set(CONDITIONAL) == library
     assert all(type(kernel).__name__ == name for name, kernel in KERNELS.items())
     assert not any(kernel.trend() is not None for kernel in KERNELS.values())
+
+
+@pytest.mark.parametrize("name", ONE_COLUMN)
+def test_f10_a_kernel_of_one_column_is_symmetric_and_positive_semidefinite(name):
+    for kernel in ONE_COLUMN[name]:
+        assert type(kernel).__name__ == name
+        assert_kernel_matrix(np.asarray(kernel(PLACES[:, :1])))
 
 
 @pytest.mark.parametrize("name", CONDITIONAL)
