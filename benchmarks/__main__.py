@@ -15,13 +15,18 @@ from benchmarks._options import Options
 
 MODULES = {
     "likelihood": "likelihood",
+    "coregion": "coregion",
     "loo": "loo",
     "gram": "gram",
     "network_gram": "network_gram",
+    "derivative_gram": "derivative_gram",
+    "extend": "extend",
+    "matern_nu": "matern_nu",
     "fit": "fit",
     "lasso_path": "lasso_path",
     "adaboost": "adaboost",
     "classification": "classification",
+    "softmax": "softmax",
     "memory": "memory",
     "matvec": "matvec",
     "cg": "cg",

@@ -4,9 +4,9 @@ A kernel and a noise make a `Model`. `condition` combines it with `Data`. Predic
 scores are functions of the conditioned model, and `fit` minimises one of those scores.
 
 The names for everyday use are here. All others are in the packages: `kx.kernels`, `kx.means`, `kx.parameters`,
-`kx.bijectors`, `kx.priors`, `kx.noises`, `kx.data`, `kx.grams`, `kx.solvers`, `kx.model`, `kx.posterior`,
-`kx.selection`, `kx.fitting`, `kx.learners`, `kx.io`, `kx.reports`, `kx.tables`, and `kx.plot`, which needs matplotlib and
-is imported on first use.
+`kx.bijectors`, `kx.priors`, `kx.noises`, `kx.data`, `kx.observe`, `kx.grams`, `kx.solvers`, `kx.model`, `kx.posterior`,
+`kx.statistics`, `kx.selection`, `kx.fitting`, `kx.learners`, `kx.io`, `kx.reports`, `kx.tables`, and `kx.plot`, which
+needs matplotlib and is imported on first use.
 """
 
 import importlib
@@ -23,12 +23,14 @@ from kernax import (
     means,
     model,
     noises,
+    observe,
     parameters,
     posterior,
     priors,
     reports,
     selection,
     solvers,
+    statistics,
     tables,
 )
 from kernax._moved import moved
@@ -47,6 +49,7 @@ from kernax.kernels import (
     CubicSpline,
     FeatureMap,
     Linear,
+    Matern,
     Matern12,
     Matern32,
     Matern52,
@@ -60,7 +63,7 @@ from kernax.kernels import (
 )
 from kernax.model import Model, condition, extend, recondition
 from kernax.parameters import freeze, positive, with_bijector, with_prior
-from kernax.posterior import components, covariance, mean, power_function, predict, sample, variance
+from kernax.posterior import components, conformal, covariance, mean, power_function, predict, sample, sample_paths, variance
 from kernax.reports import report
 from kernax.rows import Grid
 from kernax.selection import (
@@ -103,6 +106,7 @@ __all__ = [
     "Kronecker",
     "Linear",
     "LowRank",
+    "Matern",
     "Matern12",
     "Matern32",
     "Matern52",
@@ -122,6 +126,7 @@ __all__ = [
     "components",
     "concatenate",
     "condition",
+    "conformal",
     "covariance",
     "data",
     "discrepancy",
@@ -150,6 +155,7 @@ __all__ = [
     "means",
     "model",
     "noises",
+    "observe",
     "parameters",
     "positive",
     "posterior",
@@ -162,10 +168,12 @@ __all__ = [
     "reports",
     "ridge_path",
     "sample",
+    "sample_paths",
     "save",
     "select_ridge",
     "selection",
     "solvers",
+    "statistics",
     "suggest_solver",
     "tables",
     "variance",

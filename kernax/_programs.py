@@ -19,10 +19,12 @@ _lock = threading.Lock()
 """Two threads that make a program at the same time would make two, and compile each."""
 
 
-def compiled(function: F, *, for_lanes: bool = False) -> F:
-    """`eqx.filter_jit` with options that halve the time to compile. Inside another program it becomes part of that one.
+def compiled(function: F, *, for_lanes: bool = False, size_of: Callable[[Any], int] = longest_axis) -> F:
+    """`eqx.filter_jit` with options that reduce the time to compile. Inside another program it becomes part of that one.
 
-    BLAS has the number of threads that suits the size of the arguments (`_threads.py`).
+    BLAS has the number of threads that suits the size of the arguments (`_threads.py`), and long sums are made more precise.
+    `size_of` tells the size from positional and named arguments, `(args, kwargs)`, where the longest axis is not that of the
+    data.
 
     `for_lanes` is for programs that run in a thread for each core: their matrix products are to have one thread each, as
     BLAS does (handing small products to a pool costs more than they do: with 8 columns a third of the time).
@@ -39,10 +41,30 @@ def compiled(function: F, *, for_lanes: bool = False) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_traced((args, kwargs)):
             return nested(*args, **kwargs)
-        size = longest_axis((args, kwargs))
+        size = size_of((args, kwargs))
         with _lock:
             program = alone(size <= _SMALL)
         return with_threads_for(size, program, *args, **kwargs)
+
+    return cast(F, call)
+
+
+def compiled_without_copies(function: F) -> F:
+    """`compiled`, for functions that hand large arguments on: an array that comes out as it went in is not copied."""
+
+    @compiled
+    def program(*args: Any) -> Any:
+        known = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(args)) if eqx.is_array(leaf)}
+        leaves, structure = jax.tree.flatten(function(*args))
+        places = tuple(known.get(id(leaf), -1) for leaf in leaves)
+        return [leaf if place < 0 else None for leaf, place in zip(leaves, places, strict=True)], places, structure
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        given = jax.tree.leaves(args)
+        made, places, structure = program(*args)
+        leaves = [leaf if place < 0 else given[place] for leaf, place in zip(made, places, strict=True)]
+        return jax.tree.unflatten(structure, leaves)
 
     return cast(F, call)
 
@@ -53,9 +75,10 @@ def is_traced(arguments: Any) -> bool:
     return is_tracer or isinstance(jax.device_put(np.False_), jax.core.Tracer)
 
 
-_FAST_TO_COMPILE: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-"""Every fused operation is compiled by itself, in 9 ms with XLA's newer emitters and the higher levels of LLVM, and in half
-of that without. The code runs as fast; CG's products with tiles of a kernel matrix run twice as fast."""
+_FAST_TO_COMPILE: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
+"""Every fused operation is compiled by itself, with XLA's newer emitters in three times the time. The code runs as fast;
+CG's products with tiles of a kernel matrix run twice as fast. Levels 1 and 2 of LLVM (`xla_backend_optimization_level`)
+would save another fifth, but compute some products wrongly: a broadcast number times a vector of 40 numbers, for example."""
 _WITHOUT_POOL: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
 _WITHOUT_PARTIAL_SUMS: dict[str, Any] = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
 """XLA adds up long axes in pieces, for precision, with two operations for each sum. That is an eighth of the operations that

@@ -9,6 +9,7 @@ from a second thread, so they get one.
 import contextlib
 import functools
 import importlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -53,6 +54,11 @@ def with_threads_for(size: int, function: Callable[..., T], *args: Any, **kwargs
         return function(*args, **kwargs)
     with one_blas_thread():
         return jax.block_until_ready(function(*args, **kwargs))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def longest_axis(tree: Any) -> int:

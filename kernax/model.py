@@ -12,15 +12,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import is_concrete
-from kernax._programs import compiled, is_traced
+from kernax._programs import compiled, compiled_without_copies, is_traced
 from kernax._threads import with_threads_for
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
-from kernax.means import Constant, Zero, as_mean, mean_values
+from kernax.kernels._functionals import check_observable
+from kernax.kernels._kernel import check_rows
+from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
+from kernax.means._means import check_mean
 from kernax.noises import as_noise, check_noise, is_per_row, noise_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
-from kernax.rows import Grid, check_same_columns, is_on_disk, some_rows, take
+from kernax.rows import Functionals, Grid, check_same_columns, is_on_disk, some_rows, take, values_at
 from kernax.solvers import (
     AbstractSolver,
     AbstractSystem,
@@ -118,6 +121,7 @@ class Model(AbstractModel):
 
     def check(self, data, caller):
         check_noise(self.noise, data.x)
+        check_observable(self.kernel, data.x)
 
     def conditioned(self, data, finite, solver):
         trend = trend_of(self)
@@ -137,8 +141,11 @@ class Model(AbstractModel):
         return _conditioned(self, data, _flagged(system, sound), solver)
 
     def initialised(self, data):
-        level = _finite_or(jnp.mean(data.y, axis=0, where=data.observed), 0.0)
-        spread = jnp.mean(jnp.var(data.y, axis=0, where=data.observed))
+        seen = data.observed
+        if isinstance(data.x, Functionals):  # slopes have another unit
+            seen = seen & data.x.is_value.reshape(-1, *[1] * (seen.ndim - 1))
+        level = _finite_or(jnp.mean(data.y, axis=0, where=seen), 0.0)
+        spread = jnp.mean(jnp.var(data.y, axis=0, where=seen))
         spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
         look = some_rows(data.x, _LOOK)
         x, mask = take(data.x, look), data.mask if look is None else data.mask[look]
@@ -148,6 +155,8 @@ class Model(AbstractModel):
         if isinstance(self.mean, Constant):
             value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)
             start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, self.mean.value.shape))
+        if isinstance(self.mean, PerGroup) and data.y.ndim == 1:
+            start = eqx.tree_at(lambda m: m.mean.values, start, self.mean.levels(take(data.x), data.y, data.mask))
         return start
 
 
@@ -243,7 +252,7 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     run = functools.partial(_condition, model) if is_traced((model, data, solver)) else model.conditioned_now
     conditioned = with_threads_for(solver.largest_matrix(data.n), run, data, solver)
     if throw:
-        throw_unless((), conditioned.result, f"conditioning{_how_it_went(conditioned)}")
+        throw_unless(("several_modes",), conditioned.result, f"conditioning{_how_it_went(conditioned)}")
     return conditioned
 
 
@@ -261,12 +270,17 @@ def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int 
 
     `part` is about how many random rows are enough for an estimate of the likelihood.
     """
-    if type(solver).settled is AbstractSolver.settled:
+    if not has_choices(solver):
         return solver
     if trend_of(model) is not None or not isinstance(model, Model):
         # Free functions and modes are solved for, with all rows.
         part = None
     return _settled(solver, model, data, part)
+
+
+def has_choices(solver: AbstractSolver) -> bool:
+    """Whether the solver makes choices that depend on the data, which `settled` asks for."""
+    return type(solver).settled is not AbstractSolver.settled
 
 
 @compiled
@@ -280,15 +294,34 @@ def _settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int
 
 def check_model_and_data(model: Any, data: Any, caller: str) -> None:
     """Raise if the arguments are not a model and its data."""
-    if not isinstance(model, AbstractModel):
-        raise TypeError(f"{caller} wants a kx.Model first, got {type(model).__name__}: write kx.Model(kernel, noise=…).")
+    check_model(model, caller)
     if not isinstance(data, Data):
         raise TypeError(f"{caller} wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
     if data.mask.ndim != 1:
         raise ValueError(
             f"{caller} wants one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
         )
+    check_known(model, data.x, data.mask)
     model.check(data, caller)
+
+
+def check_model(model: Any, caller: str) -> None:
+    """Raise `TypeError` if `model` is not a model, and say where it is if something that holds one was given."""
+    if isinstance(model, AbstractModel):
+        return
+    remedy = "write kx.Model(kernel, noise=…)"
+    if isinstance(getattr(model, "model", None), AbstractModel):
+        remedy = "choose one of them, fits[0].model" if hasattr(model, "__len__") else "take its model, fit.model"
+    raise TypeError(f"{caller} wants a kx.Model first, got {type(model).__name__}: {remedy}.")
+
+
+def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
+    """Raise `ValueError` if kernel or mean do not know some rows, such as a label out of range.
+
+    Silent on what is traced. For rows to learn from, `counts` is which of them count: each label must be in one of them.
+    """
+    check_rows(model.kernel, x, counts)
+    check_mean(getattr(model, "mean", None), x)
 
 
 def check_conditioned(c: Any) -> None:
@@ -366,7 +399,11 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     """
     check_conditioned(c)
     new = Data(x, y)
+    if isinstance(c.data.x, Functionals) and eqx.is_array(new.x):
+        new = eqx.tree_at(lambda d: d.x, new, values_at(new.x))
     check_same_columns(new.x, c.data.x, "x", "the data the model was conditioned on")
+    check_known(c.model, new.x)
+    new = eqx.tree_at(lambda d: d.x, new, new.x.like(c.data.x)) if isinstance(new.x, Functionals) else new
     if isinstance(c.data.x, Grid) or is_on_disk((c.data.x, new.x)):
         raise TypeError("extend cannot add rows to a grid, or to rows in a file: condition on all rows anew.")
     if new.y.shape[1:] != c.data.y.shape[1:]:
@@ -377,7 +414,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     return _extend(c, new, extra)
 
 
-@compiled
+@compiled_without_copies
 def _extend(c: Conditioned, new: Data, extra: Float[Array, " m"] | None) -> Conditioned:
     new, finite = new.finite_or_zero()
 

@@ -20,6 +20,9 @@ from kernax._arrays import (
     plain,
     real_numbers,
 )
+from kernax._functionals import Functionals as Functionals
+from kernax._functionals import at_rows as at_rows
+from kernax._functionals import values_at as values_at
 from kernax._stored import Stored, is_stored
 
 Rows = PyTree[Array]
@@ -32,31 +35,50 @@ _ENTRIES = 2**23
 class Grid(eqx.Module):
     """Rows that are all combinations of the rows of a few axes, the last axis fastest.
 
-    A point of a grid is a tuple with one part for each axis. A kernel that is a product over the axes, such as
-    `kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1)`, makes the system a Kronecker product.
+    A point of a grid is a tuple with one part for each axis, or a dict if the axes have names. A kernel that is a product
+    over the axes, such as `kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1)`, makes the system a Kronecker
+    product. With names, write `key=` instead of `axis=`.
 
     **Arguments:**
 
     - `axes`: the rows of each axis: an `(n_i, d_i)` array, a vector of labels (integers or booleans), or a structure of
-      arrays.
+      arrays. A tuple of them, or a dict.
     """
 
     axes: tuple[Rows, ...]
+    names: tuple[str, ...] | None = eqx.field(static=True, default=None)
+    """The keys of the axes, if they were given as a dict."""
 
     def __init__(self, axes: Any):
+        self.names = tuple(axes) if isinstance(axes, dict) else None
+        axes = tuple(axes.values()) if isinstance(axes, dict) else axes
         if not isinstance(axes, tuple | list) or not axes or is_written_out(axes):
             raise ValueError("Grid takes a tuple of axes, each with its own rows: write kx.Grid((times, places)).")
-        self.axes = tuple(_as_axis(axis, f"axis {i} of the grid") for i, axis in enumerate(axes))
+        keys = range(len(axes)) if self.names is None else self.names
+        self.axes = tuple(_as_axis(axis, f"axis {key!r} of the grid") for key, axis in zip(keys, axes, strict=True))
+
+    @property
+    def keys(self) -> tuple[int | str, ...]:
+        """What the axes go by: their names, or 0, 1, 2, …"""
+        return tuple(range(len(self.axes))) if self.names is None else self.names
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of rows of each axis."""
         return tuple(num_rows(axis) for axis in self.axes)
 
-    def rows(self) -> tuple[Rows, ...]:
-        """All points, one after another: a tuple of rows with `prod(shape)` rows each."""
+    def rows(self) -> Rows:
+        """All points, one after another: a tuple or dict of rows with `prod(shape)` rows each."""
+        return self._written_out(lambda leaf, at: leaf[at])
+
+    def with_labels(self) -> Any:
+        """The same, but only labels are written out, on the host; numbers stay as they are on their axis."""
+        return self._written_out(lambda leaf, at: np.asarray(leaf)[at] if is_label(leaf) and is_concrete(leaf) else leaf)
+
+    def _written_out(self, taken: Callable[[Any, np.ndarray], Any]) -> Any:
         places = np.unravel_index(np.arange(math.prod(self.shape)), self.shape)
-        return tuple(jax.tree.map(lambda leaf, at=at: leaf[at], axis) for axis, at in zip(self.axes, places, strict=True))
+        parts = [jax.tree.map(lambda leaf, at=at: taken(leaf, at), axis) for axis, at in zip(self.axes, places, strict=True)]
+        return tuple(parts) if self.names is None else dict(zip(self.names, parts, strict=True))
 
 
 def _as_axis(axis: Any, name: str) -> Rows:
@@ -167,7 +189,9 @@ def as_row_dtype(x: Any, dtype: Any, like: Any = None) -> Any:
 
     Rows.
     """
-    known = jax.eval_shape(like.rows) if isinstance(like, Grid) else x if like is None else like
+    known = jax.eval_shape(like.rows) if isinstance(like, Grid) else like
+    if like is None or isinstance(x, Functionals):
+        known = x
     return jax.tree.map(lambda leaf, other: leaf if is_label(other) else leaf.astype(dtype), x, known, is_leaf=is_stored)
 
 
@@ -220,6 +244,9 @@ def check_rows_finite(x: Rows, name: str, counts: Array | None = None, remedy: s
 
 def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> None:
     """Raise `ValueError` if rows differ from known ones in structure, width or kind: broadcasting would hide it."""
+    if isinstance(known, Functionals) and isinstance(rows, Functionals):
+        # An average of many points goes with values and slopes at one.
+        known, rows = known.x[:, 0], rows.x[:, 0]
     if isinstance(known, Grid):
         known = jax.eval_shape(known.rows)
     if isinstance(rows, Grid):

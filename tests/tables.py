@@ -20,6 +20,11 @@ class Tent(kx.AbstractKernel):
         return jnp.maximum(0.0, 1.0 - jnp.abs(a[0] - b[0]) / self.width)
 
 
+def _side(a):
+    """A label."""
+    return (a[0] > 0).astype(int)
+
+
 def _features(a):
     return jnp.stack([a[0], a[1], a[0] * a[1]])
 
@@ -30,6 +35,7 @@ KERNELS = {
     "matern12": kx.Matern12(lengthscale=1.2),
     "matern32": kx.Matern32(lengthscale=[0.9, 1.4]),
     "matern52": kx.Matern52(lengthscale=1.1),
+    "matern": kx.Matern(lengthscale=[0.9, 1.4], nu=1.7),
     "rational_quadratic": kx.RationalQuadratic(lengthscale=0.9, alpha=0.6),
     "periodic": kx.Periodic(lengthscale=[0.8, 1.3], period=[1.7, 2.3]),
     "cosine": kx.Cosine(period=1.9),
@@ -43,6 +49,7 @@ KERNELS = {
     "select": kx.Select(kx.RBF(lengthscale=0.5), columns=1),
     "warp": kx.Warp(kx.RBF(), eqx.nn.MLP(2, 3, 4, 1, activation=jnp.tanh, key=jax.random.key(1))),
     "feature_map": kx.FeatureMap(_features),
+    "coregion": kx.Warp(kx.kernels.Coregion(2, key=None), _side),
     "random_features": kx.RandomFeatures(1.4 * kx.Matern32(lengthscale=[0.9, 1.4]), 5),
     "arc_cosine_0": kx.ArcCosine(order=0, weight_variance=[0.7, 1.6], bias_variance=0.4),
     "arc_cosine_1": kx.ArcCosine(order=1, weight_variance=0.8, bias_variance=0.0),
@@ -50,6 +57,13 @@ KERNELS = {
     "nngp_relu": kx.NNGP(depth=2, weight_variance=1.7, bias_variance=[0.2, 0.1, 0.3]),
     "ntk_relu": kx.NTK(depth=1, weight_variance=[1.5, 1.9], bias_variance=0.3),
     "ntk_erf": kx.NTK(depth=1, activation=kx.kernels.Erf(), weight_variance=1.4, bias_variance=0.5),
+    "white": kx.kernels.White(variance=0.7),
+    "wendland": kx.kernels.Wendland(lengthscale=[1.4, 2.5], smoothness=2, columns=2),
+    "change_point": kx.kernels.ChangePoint(kx.RBF(), 0.7 * kx.Matern52(), location=0.2, width=0.4, column=1),
+    "gibbs": kx.kernels.Gibbs(eqx.nn.MLP(2, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(2))),
+    "spectral_mixture": kx.kernels.SpectralMixture([0.7, 0.4], [[0.3, 0.1], [0.9, 0.5]], [[0.2, 0.1], [0.1, 0.3]]),
+    "additive": kx.kernels.Additive([kx.RBF(0.8), kx.Matern52()], 2, variance=[0.6, 0.9]),
+    "sphere": kx.kernels.Sphere(kx.RBF(0.01)),
     "own": Tent(),
 }
 SOLVERS = {"cholesky": kx.Cholesky(), "eigh": kx.Eigh()}

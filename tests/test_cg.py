@@ -246,7 +246,7 @@ def test_pathwise_variances_and_draws_agree_with_dense_within_monte_carlo_error(
 
 
 def test_pathwise_draws_refuse_kernels_without_waves():
-    for kernel in (Indefinite(), kx.RBF(1.0) * kx.Matern32(1.0)):
+    for kernel in (Indefinite(), kx.RBF(1.0) * kx.Matern32(1.0) + kx.Linear()):
         with pytest.raises(TypeError, match=r"pathwise draws need .* use kx\.CG\(variance=\"exact\"\)"):
             kx.condition(kx.Model(kernel, noise=30.0), kx.Data(X, Y), kx.CG(kx.LowRank(4), variance="pathwise"))
 

@@ -30,8 +30,21 @@ FENCE = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 PEERS = ("scikit-learn", "GPyTorch", "GPJax", "Python", "Dask", "Ray", "MPI", "SLURM", "Spark")
-ROOMS = ("bijectors", "data", "fitting", "grams", "io", "kernels", "learners", "means", "model", "noises", "parameters")
-ROOMS += ("plot", "posterior", "priors", "reports", "rows", "selection", "sklearn", "solvers", "tables")
+ROOMS = (
+    "bijectors",
+    "data",
+    "fitting",
+    "grams",
+    "io",
+    "kernels",
+    "learners",
+    "means",
+    "model",
+    "noises",
+    "observe",
+    "parameters",
+)
+ROOMS += ("plot", "posterior", "priors", "reports", "rows", "selection", "sklearn", "solvers", "statistics", "tables")
 
 
 def fences(page: Path) -> list[tuple[str, str]]:

@@ -283,3 +283,32 @@ def test_large_grids_never_form_the_whole_matrix():
     compiled = jax.jit(jax.grad(value)).lower(TWO.model()).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < n * n * 8 / 3
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(compiled(TWO.model()), eqx.is_array)))
+
+
+def test_samples_on_another_grid():
+    """Against the dense posterior, by moments; cells that both grids have are the same cells."""
+    rng = np.random.default_rng(3)
+    grid = kx.Grid((np.linspace(0.0, 2.0, 4)[:, None], np.array([0, 1, 2])))
+    new = kx.Grid((np.array([[0.3], [2.0], [2.5]]), np.array([0, 2])))
+    kernel = kx.Select(1.3 * kx.Matern52(), axis=0) * kx.Select(kx.FeatureMap(lambda t: jnp.eye(3)[t] + 0.4), axis=1)
+    data, model = kx.Data(grid, rng.normal(size=12)), kx.Model(kernel, noise=0.2)
+    dense = kx.condition(model, kx.Data(kx.rows.take(grid), data.y))
+    mean, covariance = kx.mean(dense, kx.rows.take(new)), kx.covariance(dense, kx.rows.take(new))
+    holes = kx.Data(grid, data.y, np.arange(12) != 5)
+    dense_holes = kx.condition(model, kx.Data(kx.rows.take(grid), data.y, holes.mask))
+    for c, exact in (
+        (kx.condition(model, data, kx.Kronecker()), (mean, covariance)),
+        (
+            kx.condition(model, holes, kx.CG(kx.Kronecker())),
+            (kx.mean(dense_holes, kx.rows.take(new)), kx.covariance(dense_holes, kx.rows.take(new))),
+        ),
+    ):
+        draws = np.asarray(kx.sample(c, new, key=jax.random.key(1), num_samples=20_000))
+        np.testing.assert_allclose(draws.mean(axis=0), exact[0], atol=0.03)
+        np.testing.assert_allclose(np.cov(draws.T), exact[1], atol=0.04)
+    prior = np.asarray(kx.sample(model, new, key=jax.random.key(2), num_samples=20_000, solver=kx.Kronecker()))
+    np.testing.assert_allclose(np.cov(prior.T), kernel(kx.rows.take(new)), atol=0.06)
+    # A grid whose covariance matrix would take 14 TB.
+    large = kx.Grid((np.linspace(0.0, 9.0, 1000)[:, None], np.linspace(0.0, 9.0, 1000)[:, None]))
+    flat = kx.Model(kx.Select(kx.Matern32(), axis=0) * kx.Select(kx.Matern32(), axis=1), noise=0.1)
+    assert kx.sample(flat, large, key=jax.random.key(0), solver=kx.Kronecker()).shape == (1, 1_000_000)

@@ -367,7 +367,7 @@ def test_fits_of_several_calls_are_joined(fits):
 
 
 def test_fits_that_cannot_be_joined_are_named(fits):
-    with pytest.raises(TypeError, match=r"takes a list of kx.fitting.Fits"):
+    with pytest.raises(TypeError, match=r"needs a list of kx.fitting.Fits"):
         kx.concatenate([])
     other = kx.fit_many(kx.Model(kx.Matern32(), noise=0.1), SETS[:2])
     with pytest.raises(ValueError, match="different models"):
@@ -389,7 +389,7 @@ def test_a_name_is_found_as_fast_among_many(fits):
 
 @pytest.mark.parametrize("number", [12, -13])
 def test_a_number_that_no_fit_has_is_refused(number, fits):
-    with pytest.raises(IndexError, match=f"12 fits, and none has the number {number}"):
+    with pytest.raises(IndexError, match=f"index {number} is out of range for 12 fits"):
         fits[number]
 
 
@@ -525,3 +525,12 @@ def test_the_progress_bar_shows_how_many_are_done_and_failed(capsys):
     shown = capsys.readouterr().err
     assert "13/13" in shown
     assert "failed=1" in shown
+
+
+def test_fits_of_a_lambda_are_pickled():
+    """Without the lambda, which has to be given again."""
+    fits = kx.fit_many(kx.Model(kx.RBF(1.0), 0.5), SETS[:2], objective=lambda c: 2.0 * kx.loo_mse(c), max_steps=3)
+    again = pickle.loads(pickle.dumps(fits))
+    np.testing.assert_array_equal(again.value, fits.value)
+    with pytest.raises(ValueError, match=r"objective .* was not saved with these fits"):
+        kx.fitting.refit_many(again, SETS[:2], where=[0])

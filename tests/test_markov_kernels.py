@@ -199,9 +199,62 @@ def test_harmonics_that_are_left_out():
     kernel = kx.Periodic(0.5, 1.7, harmonics=4)
     left_out = 2 * np.sum(scipy.special.ive(np.arange(5, 60), 4.0))
     np.testing.assert_allclose(kernel.omitted_variance(), left_out, rtol=1e-10)
-    c = kx.condition(kx.Model(kernel, NOISE), kx.Data(T[:, None], Y), kx.StateSpace())
+    c = kx.condition(kx.Model(kernel, NOISE), kx.Data(T[:, None], Y), kx.StateSpace(), throw=False)
     error = np.abs(c.system.gram.mv(jnp.eye(N)) - kernel(T[:, None]))
     assert 0.5 * left_out < error.max() <= left_out * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("lengthscale", [0.02, 0.0499, 0.0501, 0.3])
+def test_the_omitted_variance_is_true_for_short_lengthscales(lengthscale):
+    def left_out(lengthscale):
+        return kx.Periodic(lengthscale).omitted_variance()
+
+    def theirs(lengthscale):
+        return 1 - 2 * np.sum(scipy.special.ive(np.arange(1, 16), lengthscale**-2)) - scipy.special.ive(0, lengthscale**-2)
+
+    value, slope = jax.value_and_grad(left_out)(lengthscale)
+    np.testing.assert_allclose(value, theirs(lengthscale), rtol=1e-10)
+    step = 1e-5 * lengthscale
+    difference = (theirs(lengthscale + step) - theirs(lengthscale - step)) / (2 * step)
+    np.testing.assert_allclose(slope, difference, rtol=1e-6)
+
+
+def test_too_few_harmonics_are_reported_and_enough_are_right():
+    t = np.sort(RNG.uniform(0, 10, 60))
+    data = kx.Data(t[:, None], np.sign(np.sin(2 * np.pi * t)))
+
+    def model(lengthscale, harmonics=15):
+        return kx.Model(kx.CubicSpline() + 2.0 * kx.Periodic(lengthscale, 1.0, harmonics=harmonics), 0.01)
+
+    @eqx.filter_jit
+    def likelihood(model, solver):
+        c = kx.condition(model, data, solver, throw=False)
+        return c.result, kx.log_marginal_likelihood(c)
+
+    for given, name in ((model(0.3), "too_few_harmonics"), (model(0.5), "successful"), (model(0.3, 25), "successful")):
+        result, value = likelihood(given, kx.StateSpace())
+        assert kx.solvers.result_name(result) == name
+        if name == "successful":
+            np.testing.assert_allclose(value, likelihood(given, kx.Cholesky())[1], rtol=1e-5)
+        else:
+            assert np.isnan(value)
+    with pytest.raises(kx.FailedError, match=r"too_few_harmonics.*Raise Periodic's harmonics"):
+        kx.condition(model(0.3), data, kx.StateSpace())
+    assert (
+        "exact but for the harmonics"
+        in kx.suggest_solver(model(0.3), kx.Data(np.arange(2000.0)[:, None], np.ones(2000))).reason
+    )
+
+
+def test_a_fit_that_ends_where_harmonics_are_too_few_says_so():
+    t = np.sort(RNG.uniform(0, 10, 60))
+    data = kx.Data(t[:, None], np.sign(np.sin(2 * np.pi * t)))
+    model = kx.Model(1.0 * kx.Periodic(1.0, 1.0, harmonics=8), 0.05)
+    fit = kx.fit(model, data, solver=kx.StateSpace())
+    assert kx.solvers.result_name(fit.result) == "too_few_harmonics"
+    np.testing.assert_allclose(-fit.value, kx.log_marginal_likelihood(kx.condition(fit.model, data)), atol=0.1)
+    with pytest.raises(kx.FailedError, match="too_few_harmonics"):
+        kx.fit(kx.Model(kx.Periodic(0.1, 1.0), 0.05), data, solver=kx.StateSpace())
 
 
 # Splines

@@ -131,7 +131,7 @@ def test_h52_what_the_noise_does_not_know_is_refused_before_tracing():
         (TIMES, "needs rows with a group: write kx.Data"),
         ({"x": TIMES, "group": GROUPS}, "needs rows with a group: write kx.Data"),
         ({"x": TIMES, "task": GROUPS.astype(float)}, "needs integers in 'task', got float64"),
-        ({"x": TIMES, "task": GROUPS[:, None]}, r"needs one integer for each row in 'task', got shape \(40, 1\)"),
+        ({"x": TIMES, "task": GROUPS[:, None]}, r"needs one integer for each row, its group, got shape \(40, 1\)"),
     ):
         with pytest.raises(ValueError, match=words):
             kx.condition(PER_GROUP, kx.Data(x, Y))

@@ -384,3 +384,40 @@ def test_of_many_rows_some_are_drawn_and_all_are_counted(c, ax, monkeypatch):
     plot.loo_residuals(c, ax=ax)
     assert len(ax.get_lines()[1].get_xdata()) == len(ax.collections[0].get_segments()) == 7
     assert "of 20 outside" in ax.get_lines()[1].get_label()
+
+
+def test_each_task_is_drawn_with_its_own_data():
+    rng = np.random.default_rng(4)
+    x, y = rng.uniform(0, 3, size=(9, 1)), rng.normal(size=(9, 2))
+    y[2:5, 1] = np.nan
+    model = kx.Model(kx.kernels.ICM(kx.RBF(0.6), 2), kx.noises.PerGroup("task", [0.1, 0.4]))
+    c = kx.condition(model, kx.data.long(x, y))
+    panels = plot.tasks(c, noisy=True, names=["wet", "dry"])
+    assert [panel.get_ylabel() for panel in panels] == ["wet", "dry"]
+    for j, panel in enumerate(panels):
+        mean, dots = panel.get_lines()
+        places, values = mean.get_data()
+        rows = {"x": jnp.asarray(places)[:, None], "task": jnp.full(400, j)}
+        np.testing.assert_allclose(values, kx.mean(c, rows), rtol=1e-6, atol=1e-9)
+        seen = ~np.isnan(y[:, j])
+        np.testing.assert_array_equal(np.stack(dots.get_data()), np.stack([x[seen, 0], y[seen, j]]))
+        edge = panel.collections[0].get_paths()[0].vertices
+        width = 1.959964 * np.sqrt(kx.variance(c, rows, noisy=True))
+        np.testing.assert_allclose(edge[:, 1].max(), np.max(values + width), rtol=1e-5)
+    plt.close("all")
+    grid = kx.Data(kx.Grid({"x": x, "task": np.arange(2)}), rng.normal(size=(9, 2)))
+    mine = plt.subplots(2, 1)[1]
+    c = kx.condition(kx.Model(model.kernel, 0.1), grid, kx.Kronecker())
+    assert plot.tasks(c, x=[0.0, 1.0], ax=list(mine)) == list(mine)
+    plt.close("all")
+    for ask, error, words in (
+        (lambda: plot.tasks(c, ax=list(mine)[:1]), ValueError, "2 tasks: give as many axes"),
+        (lambda: plot.tasks(c, names=["one"]), ValueError, "2 tasks: give as many names"),
+        (lambda: plot.tasks(c, level=1.0), ValueError, "level must be between 0 and 1"),
+        (lambda: plot.tasks(kx.condition(kx.Model(kx.RBF(), 0.1), kx.Data(x, y[:, 0]))), TypeError, "need a kernel with"),
+    ):
+        with pytest.raises(error, match=words):
+            ask()
+    wide = kx.condition(model, kx.data.long(np.concatenate([x, x], axis=1), y))
+    with pytest.raises(ValueError, match="tasks are drawn over one input column"):
+        plot.tasks(wide)

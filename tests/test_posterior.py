@@ -171,3 +171,12 @@ def test_single_precision_stays_single():
     assert kx.Data(x, Y.tolist()).dtype == np.float32
     with pytest.raises(TypeError, match="float16"):
         kx.Data(x.astype(np.float16), y)
+
+
+@pytest.mark.parametrize("n", [40, 48, 56])
+def test_the_compiler_multiplies_constants_rightly(n):
+    """At some of its levels of optimisation XLA computes the product of a broadcast number and a vector wrongly."""
+    y = np.random.default_rng(0).normal(size=n)
+    c = kx.condition(kx.Model(kx.Constant(1.5), noise=0.1), kx.Data(np.linspace(0.0, 1.0, n)[:, None], y))
+    expected = 1.5 * y.sum() / (0.1 + 1.5 * n)
+    np.testing.assert_allclose(kx.mean(c, np.linspace(0.0, 1.0, 9)[:, None]), np.full(9, expected), rtol=1e-9)

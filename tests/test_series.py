@@ -156,6 +156,39 @@ def test_components_of_a_series_need_no_cross_matrices(monkeypatch):
     assert kx.components(c, NEW[:2]).mean.shape == (3, 2)
 
 
+@pytest.mark.parametrize("solver", [kx.StateSpace(), kx.Cholesky(), kx.Eigh()], ids=repr)
+def test_the_polynomials_of_a_spline_are_part_of_its_component(solver):
+    """By NumPy: the bordered matrix, with the polynomials beside the spline's own column."""
+    model = kx.Model(0.3 * kx.Matern32(1.0) + 0.5 * kx.CubicSpline(), 0.1, mean=kx.means.Constant(0.5))
+    found = kx.components(kx.condition(model, kx.Data(X, Y), solver), NEW)
+    t, new = T, NEW[:, 0]
+    parts = (
+        lambda a, b: 0.3 * matern(1, 1.0, a, b),
+        lambda a, b: 0.5 * np.abs(a[:, None] - b[None, :]) ** 3 / 12,
+    )
+    line, at = (np.stack([np.ones(len(u)), u], axis=1) for u in (t, new))
+    matrix = sum(part(t, t) for part in parts) + 0.1 * np.eye(N)
+    inverse = np.linalg.inv(np.block([[matrix, line], [line.T, np.zeros((2, 2))]]))
+    for i, (part, beside) in enumerate(zip(parts, (np.zeros_like(at), at), strict=True)):
+        seen = np.concatenate([part(new, t), beside], axis=1)
+        np.testing.assert_allclose(found.mean[i], seen @ inverse[:, :N] @ (Y - 0.5), atol=1e-9)
+        variance = np.diag(part(new, new) - seen @ inverse @ seen.T)
+        np.testing.assert_allclose(found.variance[i], variance, atol=1e-9)
+    np.testing.assert_allclose(found.rest, 0.5, atol=1e-9)
+
+
+def test_draws_of_a_spline_need_no_matrix():
+    """The moments of draws by NumPy, before the first row, too; and more new times than a matrix could have."""
+    c = kx.condition(kx.Model(0.5 * kx.CubicSpline() + 0.3 * kx.Matern32(1.0), 0.1), kx.Data(X, Y), kx.StateSpace())
+    draws = np.asarray(kx.sample(c, NEW, key=jax.random.key(4), num_samples=20_000))
+    dense = kx.condition(c.model, c.data, kx.Cholesky())
+    assert_moments(draws, np.asarray(kx.mean(dense, NEW)), np.asarray(kx.covariance(dense, NEW)))
+    np.testing.assert_allclose(draws[:, 1], draws[:, 2], atol=1e-9)
+    many = kx.sample(c, np.linspace(-1.0, 6.0, 100_000)[:, None], key=jax.random.key(5))  # as a matrix, 80 GB
+    assert many.shape == (1, 100_000)
+    assert np.all(np.isfinite(many))
+
+
 # Streams.
 
 LATER = np.array([5.0, 5.0, 5.7, 6.1, 9.0])

@@ -210,12 +210,16 @@ def test_weights_of_a_process_divide_the_noise_that_is_fitted():
 
 @pytest.mark.parametrize("labels", [Y > 0, LABELS], ids=["two", "three"])
 def test_gaussian_process_classification_is_that_of_scikit_learn(labels):
+    """Of two classes; scikit-learn takes several classes one against the rest, which gives similar probabilities."""
     ours = ks.GaussianProcessClassifier(KERNEL, optimise=False).fit(X, labels)
     theirs = gaussian_process.GaussianProcessClassifier(THEIRS, optimizer=None).fit(X, labels)
     # scikit-learn's integral over the posterior is right to three digits.
-    close(ours.predict_proba(NEW), theirs.predict_proba(NEW), 2e-3)
-    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
-    close(ours.log_marginal_likelihood_value_, theirs.log_marginal_likelihood_value_, 1e-5)
+    several = len(ours.classes_) > 2
+    close(ours.predict_proba(NEW), theirs.predict_proba(NEW), 0.1 if several else 2e-3)
+    close(ours.predict_proba(NEW).sum(axis=1), 1.0)
+    assert np.mean(ours.predict(X) == theirs.predict(X)) >= (0.9 if several else 1.0)
+    if not several:
+        close(ours.log_marginal_likelihood_value_, theirs.log_marginal_likelihood_value_, 1e-5)
     fitted = ks.GaussianProcessClassifier(KERNEL).fit(X, labels)
     assert fitted.log_marginal_likelihood_value_ > ours.log_marginal_likelihood_value_ + 1e-3
     mean, variance = fitted.latent_mean_and_variance(NEW)

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+import tinygp
+from statsmodels.tsa.statespace.sarimax import SARIMAX
 
 import kernax as kx
 from kernax.kernels._markov import _gamma_tails
@@ -86,16 +88,80 @@ def test_answers_are_those_of_a_dense_oracle(case, noise):
     assert_same(ours, dense(function, NOISES[noise]), 1e-11)
 
 
-def test_many_rows_and_several_columns_of_targets():
-    t, y = RNG.uniform(0, 100, 1500), RNG.normal(size=(1500, 2))
-    c = kx.condition(kx.Model(kx.Matern32(0.7) + kx.Matern12(5.0), 0.1), kx.Data(t[:, None], y), kx.StateSpace())
-    function = lambda a, b: matern(1, 0.7, a, b) + matern(0, 5.0, a, b)  # noqa: E731
-    matrix = function(t, t) + 0.1 * np.eye(1500)
-    alpha = np.linalg.solve(matrix, y)
-    value = -0.5 * np.sum(y * alpha) - np.linalg.slogdet(matrix)[1] - 1500 * np.log(2 * np.pi)
-    assert abs(kx.log_marginal_likelihood(c) - value) < 1e-11 * abs(value)
-    np.testing.assert_allclose(c.alpha, alpha, atol=1e-11)
-    np.testing.assert_allclose(kx.mean(c, NEW), function(NEW[:, 0], t) @ alpha, atol=1e-11)
+def test_two_thousand_rows_with_the_gradient():
+    """Value and gradient with respect to lengthscales and noise, of two columns of targets; predictions."""
+    n = 2000
+    t, y = RNG.uniform(0, 100, n), RNG.normal(size=(n, 2))
+    data, point = kx.Data(t[:, None], y), np.array([0.7, 5.0, 0.1])
+
+    def conditioned(p):
+        return kx.condition(kx.Model(kx.Matern32(p[0]) + kx.Matern12(p[1]), p[2]), data, kx.StateSpace())
+
+    ours = jax.jit(jax.value_and_grad(lambda p: kx.log_marginal_likelihood(conditioned(p))))(point)
+    near, far = np.sqrt(3.0) * np.abs(t[:, None] - t) / 0.7, np.abs(t[:, None] - t) / 5.0
+    matrix = (1.0 + near) * np.exp(-near) + np.exp(-far) + 0.1 * np.eye(n)
+    inverse = np.linalg.inv(matrix)
+    alpha = inverse @ y
+    value = -0.5 * np.sum(y * alpha) - np.linalg.slogdet(matrix)[1] - n * np.log(2 * np.pi)
+    np.testing.assert_allclose(ours[0], value, rtol=1e-12)
+    for i, slope in enumerate((near**2 * np.exp(-near) / 0.7, far * np.exp(-far) / 5.0, np.eye(n))):
+        of_quadratic, of_determinant = 0.5 * np.sum(alpha * (slope @ alpha)), np.sum(inverse * slope)
+        np.testing.assert_allclose(ours[1][i], of_quadratic - of_determinant, atol=1e-12 * (of_quadratic + of_determinant))
+    c = conditioned(point)
+    np.testing.assert_allclose(c.alpha, alpha, atol=1e-12 * np.abs(alpha).max())
+    new = NEW[:, 0]
+    expected = (matern(1, 0.7, new, t) + matern(0, 5.0, new, t)) @ alpha
+    np.testing.assert_allclose(kx.mean(c, NEW), expected, atol=1e-11)
+
+
+PEERS = {
+    "matern32": (1.3 * kx.Matern32(0.7), lambda q: q.Matern32(0.7, sigma=np.sqrt(1.3))),
+    "matern52": (1.3 * kx.Matern52(0.7), lambda q: q.Matern52(0.7, sigma=np.sqrt(1.3))),
+    "sho": (1.3 * kx.kernels.SHO(2.0, 1.7), lambda q: q.SHO(np.pi, 1.7, sigma=np.sqrt(1.3))),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_likelihood_is_that_of_tinygp(name):
+    kernel, theirs = PEERS[name]
+    t, y = np.sort(RNG.uniform(0, 20, 50)), RNG.normal(size=50)
+    c = kx.condition(kx.Model(kernel, 0.1), kx.Data(t[:, None], y), kx.StateSpace())
+    peer = tinygp.GaussianProcess(theirs(tinygp.kernels.quasisep), jnp.asarray(t), diag=0.1)
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), peer.log_probability(y), rtol=1e-10)
+
+
+def test_likelihood_is_that_of_the_kalman_filter_of_statsmodels():
+    """Exponential correlation at even steps is an autoregression of order 1."""
+    step, lengthscale, variance, noise = 0.3, 1.7, 1.3, 0.2
+    y, share = RNG.normal(size=50), np.exp(-step / lengthscale)
+    peer = SARIMAX(y, order=(1, 0, 0), measurement_error=True)
+    known = {"ar.L1": share, "var.measurement_error": noise, "sigma2": variance * (1 - share**2)}
+    data = kx.Data((step * np.arange(50))[:, None], y)
+    c = kx.condition(kx.Model(variance * kx.Matern12(lengthscale), noise), data, kx.StateSpace())
+    theirs = peer.loglike([known[name] for name in peer.param_names])
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), theirs, rtol=1e-10)
+
+
+def test_a_noise_for_each_group():
+    group, noise = np.arange(N) % 2, np.array([0.1, 0.9])
+    model = kx.Model(kx.Select(1.3 * kx.Matern32(0.7), key="t"), kx.noises.PerGroup("group", noise))
+    c = kx.condition(model, kx.Data({"t": X, "group": group}, Y), kx.StateSpace())
+    theirs = dense(CASES["matern32"][1], noise[group])
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), theirs["likelihood"], rtol=1e-11)
+    mean = kx.mean(c, {"t": NEW, "group": np.zeros(len(NEW), int)})
+    np.testing.assert_allclose(mean, theirs["mean"], atol=1e-11)
+
+
+def test_times_that_are_nan_are_refused():
+    x = np.where(np.arange(N)[:, None] == 3, np.nan, X)
+    with pytest.raises(ValueError, match=r"x.*row.*3"):
+        kx.condition(kx.Model(kx.Matern32(), 0.1), kx.Data(x, Y), kx.StateSpace())
+
+
+def test_equal_times_without_noise_are_explained():
+    data = kx.Data(np.full((N, 1), 2.5), Y)
+    with pytest.raises(kx.FailedError, match=r"not_positive_definite.*rows that are repeated.*StateSpace adds no jitter"):
+        kx.condition(kx.Model(kx.Matern32(), 0.0), data, kx.StateSpace())
 
 
 @pytest.mark.parametrize("columns", [False, True])
@@ -176,7 +242,7 @@ def decimal_logdet(step, n):
 
 
 def test_the_determinant_without_noise_has_twelve_digits():
-    step, n = 1e-5, 40
+    step, n = 1e-5, 60
     data = kx.Data((step * np.arange(n))[:, None], np.zeros(n))
     c = kx.condition(kx.Model(kx.Matern32(1.0), 0.0), data, kx.StateSpace())
     np.testing.assert_allclose(c.system.logdet(), decimal_logdet(step, n), rtol=1e-12)

@@ -181,3 +181,17 @@ def test_a_solver_needs_what_it_says(solver, matrices, workspace):
     assert matrices <= solver.bytes_needed(n, 8) / (8 * n * n) - workspace <= matrices + 1
     assert solver.bytes_needed(n, 8) < solver.bytes_needed(n, 8, gradient=True)
     assert kx.StateSpace().bytes_needed(n, 8) is None
+
+
+def test_grids_with_a_long_axis(monkeypatch):
+    """A state space runs along the long axis; an eigendecomposition of it would not fit."""
+    tasks = kx.FeatureMap(lambda t: jnp.eye(3)[t])
+    model = kx.Model(kx.Select(kx.Matern32(), axis=0) * kx.Select(tasks, axis=1), 0.1)
+    axes = kx.Grid((np.arange(50_000.0)[:, None], np.arange(3)))
+    data = kx.Data(axes, np.zeros(150_000))
+    assert kx.suggest_solver(model, data).solver == kx.StateSpace()
+    monkeypatch.setenv("KERNAX_MEMORY", "16")
+    with pytest.raises(
+        MemoryError, match=r"condition with kx.Kronecker\(\) on 150,000 rows takes .*: write solver=kx.StateSpace\(\)"
+    ):
+        kx.condition(model, data, kx.Kronecker())

@@ -429,6 +429,8 @@ SAME = {
     "arccosine(order=2) + nngp(depth=2, activation='erf')": 1.0 * kx.ArcCosine(2) + 1.0 * kx.NNGP(2, kx.kernels.Erf()),
     "NTK + cosine(period=[1, 2])": 1.0 * kx.NTK() + 1.0 * kx.Cosine(jnp.array([1.0, 2.0])),
     "2 * thinplate + cubicspline": 2.0 * kx.ThinPlate() + 1.0 * kx.CubicSpline(),
+    "sho(period=2, quality=3, columns=[0])": 1.0 * kx.Select(kx.kernels.SHO(2.0, 3.0), 0),
+    "select(periodic(harmonics=25), 0)": 1.0 * kx.Select(kx.Periodic(harmonics=25), 0),
     "matern52(lengthscale=[1, 2])": 1.0 * kx.Matern52(jnp.array([1.0, 2.0])),
     "constant(variance=4) * linear(variance=2)": 1.0 * kx.Constant(4.0) * kx.Linear(2.0),
 }

@@ -15,7 +15,7 @@ from kernax.data._many import stacked_rows
 from kernax.data._shapes import by_shape, plan_rows
 from kernax.fitting._ask_block import asked
 from kernax.fitting._conditioned_many import ConditionedMany
-from kernax.fitting._engine import windows_for
+from kernax.fitting._engine import check_executor, windows_for
 from kernax.fitting._fits import as_result
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.model import AbstractModel, AnyConditioned, condition
@@ -83,8 +83,7 @@ def predict_many(
     """
     own_models, every = _matched(models, datasets, executor)
     points = _points(x, every)
-    if noisy:
-        check_groups(own_models, [f"x of {data.name}" for data in every], points)
+    check_groups(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
     answers: dict[int, Prediction] = {}
     counts = [num_rows(own) for own in points]
     for new_rows, members in by_shape(every, counts, plan_rows(counts)):
@@ -164,6 +163,7 @@ def _no_prediction(rows: int, y: np.ndarray, why: Any) -> Prediction:
 def _matched(models: Any, datasets: Any, executor: Executor | None) -> tuple[Models, list[HostData]]:
     """The models, in the data's floating type, and the datasets that belong to them."""
     known = Models.of(models)
+    check_executor(executor)
     every = [data for window in windows_for(executor, known, datasets) for data in window]
     if not every:
         raise ValueError("there is no dataset.")

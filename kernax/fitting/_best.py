@@ -4,6 +4,7 @@ import dataclasses
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
@@ -35,6 +36,9 @@ class Rules(eqx.Module):
     """Of how many points it is the average."""
     is_stochastic: bool = eqx.field(static=True, default=False)
     """Whether the objective is random: then only the number of steps ends the fit."""
+    content: str = eqx.field(static=True, default="")
+    """With a checkpoint, a digest of the objective, optimiser, solver and model: JAX finds compiled programs by the identity
+    of functions, and a program that was compiled before a closed-over list changed must not be used for the new list."""
 
 
 class Best(eqx.Module):
@@ -87,7 +91,9 @@ def compared(
     curvature = with_pair(curvature, pair, better & jnp.isfinite(old.value))
     gain = 0.5 * jnp.vdot(slopes, inverse_hessian_times(slopes, curvature)).astype(value.dtype)
     new = dataclasses.replace(new, gain=jnp.where(gain >= 0, gain, jnp.inf))  # else rounding has spoilt the curvature
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), new, old), curvature, better
+    # As vectors: XLA would compile a choice for each array.
+    chosen, unravel = jnp.where(better, ravel(new), ravel(old)), jax.flatten_util.ravel_pytree(new)[1]
+    return unravel(chosen), curvature, better
 
 
 def scale_of(best: Best, first_value: Float[Array, ""], rules: Rules) -> Float[Array, ""]:

@@ -6,11 +6,15 @@ each dataset is a `Work`: a fit (`_fit_block.py`) or a question to a conditioned
 
 import abc
 import functools
+import importlib
+import io
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
@@ -100,12 +104,11 @@ class Spec(NamedTuple):
     work: Work
     together: bool | None
     is_float64: bool
-    versions: dict[str, str]
 
     @classmethod
     def of(cls, work: Work, together: bool | None) -> "Spec":
         """The work, in the present settings of this process."""
-        return cls(work, together, bool(jax.config.read("jax_enable_x64")), _versions())
+        return cls(work, together, bool(jax.config.read("jax_enable_x64")))
 
 
 def run_block(spec: Spec, block: Block, site: Site | None = None) -> Part:
@@ -144,27 +147,63 @@ class Failure(NamedTuple):
     error: Exception
 
 
-def sealed(spec: Spec) -> bytes:
-    """The spec for other processes. Raises `TypeError` with a remedy if it cannot be sent."""
+def sealed(thing: Any) -> bytes:
+    """A spec, a block or a part as bytes for another process. Raises `TypeError` with a remedy if that is not possible.
+
+    cloudpickle, where it is installed, also sends lambdas, closures, and functions of a notebook or a script.
+    """
     try:
-        return pickle.dumps(spec)
-    except Exception as plain:
-        try:
-            import cloudpickle
-        except ImportError:
-            raise TypeError(
-                f"the objective, solver, optimiser or kernel cannot be sent to other processes ({plain}). Define functions "
-                "at the top of a module, or install cloudpickle (pip install cloudpickle), which also sends lambdas."
-            ) from plain
-        return cloudpickle.dumps(spec)
+        pickler: Any = importlib.import_module("cloudpickle").Pickler
+    except ImportError:
+        pickler = pickle.Pickler
+
+    class Sealing(pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            # cloudpickle would make a class without fields of it: the worker's kernel would have no parameters.
+            if isinstance(obj, type) and issubclass(obj, eqx.Module) and not _is_importable(obj):
+                raise TypeError(
+                    f"the class {obj.__qualname__} of {obj.__module__} is not at the top of a module that can be imported"
+                )
+            inherited = getattr(super(), "reducer_override", None)
+            return NotImplemented if inherited is None else inherited(obj)
+
+    content = io.BytesIO()
+    try:
+        Sealing(content).dump(thing)
+    except Exception as error:
+        raise TypeError(
+            f"the objective, solver, optimiser or kernel cannot be sent to other processes: {error}. Define classes at the "
+            "top of a module that is installed there. Functions may be defined anywhere if cloudpickle is installed (pip "
+            "install cloudpickle; loky and Dask bring it), but must not hold open files, locks and the like."
+        ) from error
+    return content.getvalue()
 
 
-def run_sealed(spec: bytes, block: bytes) -> bytes:
-    """`run_block` in a worker process: a pickled `Part`, or a pickled `Failure` if the computation raises."""
+def _is_importable(kind: type) -> bool:
+    """Whether another process finds the class by its name."""
+    found = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def versions() -> dict[str, str]:
+    """What must be the same in this process and in a worker."""
+    return {"kernax": __version__, "jax": jax.__version__}
+
+
+def run_sealed(wanted: dict[str, str], spec: bytes, block: bytes) -> bytes:
+    """`run_block` in a worker process: a pickled `Part`, or a pickled `Failure` if the computation raises.
+
+    `wanted` has the `versions` of the sender. They are compared first: what another version has pickled may not load.
+    """
     try:
+        if wanted != versions():
+            there, here = (", ".join(f"{name} {number}" for name, number in v.items()) for v in (versions(), wanted))
+            raise RuntimeError(f"a worker has {there}, but this process has {here}: install the same versions.")
         opened = _opened(spec)
         with jax.enable_x64(opened.is_float64), one_blas_thread():
-            return pickle.dumps(run_block(opened, pickle.loads(block)))
+            return sealed(run_block(opened, pickle.loads(block)))
     except Exception as error:
         try:
             answer = pickle.dumps(Failure(error))
@@ -178,19 +217,12 @@ def run_sealed(spec: bytes, block: bytes) -> bytes:
 def _opened(spec: bytes) -> Spec:
     """The same object for the same bytes, so that programs are compiled once."""
     try:
-        opened = pickle.loads(spec)
+        return pickle.loads(spec)
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            f"a worker process cannot load the objective, solver, optimiser or kernel ({error}): install their module there."
+            f"a worker process cannot load the objective, solver, optimiser or kernel ({error}). Install the module that "
+            "defines it there. What is defined in a notebook or a script is sent if cloudpickle is installed here and there."
         ) from error
-    if opened.versions != _versions():
-        there, here = (", ".join(f"{name} {version}" for name, version in v.items()) for v in (_versions(), opened.versions))
-        raise RuntimeError(f"a worker has {there}, but this process has {here}: install the same versions.")
-    return opened
-
-
-def _versions() -> dict[str, str]:
-    return {"kernax": __version__, "jax": jax.__version__}
 
 
 def compiled_once(site: Site, shape: Any, call: Callable[..., T], *arguments: Any) -> T:

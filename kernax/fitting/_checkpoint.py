@@ -116,9 +116,9 @@ def _check_same(there: dict[str, Any], here: dict[str, Any], folder: Path) -> No
     old, new = ({**side, **side.get("about", {}), "about": None} for side in (there, here))
     changed = [name for name in old | new if old.get(name) != new.get(name)]
     shown = [_change(name, old.get(name), new.get(name)) for name in changed[:_SHOWN]]
+    details = f" ({', '.join(shown)}{', …' if len(changed) > _SHOWN else ''})" if shown else ""
     raise ValueError(
-        f"the checkpoint in {folder} belongs to another fit. It differs in {', '.join(differing)} "
-        f"({', '.join(shown)}{', …' if len(changed) > _SHOWN else ''}). "
+        f"the checkpoint in {folder} belongs to another fit. It differs in {', '.join(differing)}{details}. "
         "Give another folder, delete that one, or repeat the call that made it."
     )
 

@@ -5,36 +5,47 @@ By default blocks run in threads of this process, one for each core, with BLAS h
 """
 
 import contextlib
+import importlib
 import multiprocessing
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
+    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernax._threads import one_blas_thread
+from kernax._arrays import levels_to_the_caller
+from kernax._threads import cores, one_blas_thread
 from kernax.data._host import HostData
 from kernax.data._many import windows
 from kernax.data._places import UnreadableError
 from kernax.data._tables import unread
-from kernax.fitting._blocks import Block, Failure, Missing, Part, Site, Spec, read, run_block, run_sealed, sealed
+from kernax.fitting._blocks import Block, Failure, Missing, Part, Site, Spec, read, run_block, run_sealed, sealed, versions
 from kernax.fitting._models import Models
-from kernax.fitting._plan import cores
 from kernax.solvers import Result
 
 _IN_FLIGHT = 2
 """Blocks for each worker of a process pool that are handed over before they are needed. If a worker dies, its pool is lost,
 and all of these have to be repeated."""
+_UNABLE = (ImportError, AttributeError, TypeError, pickle.PickleError, CancelledError)
+"""Errors of an executor that say that its workers cannot do the work, rather than that one of them has died."""
+
+
+class Died(NamedTuple):
+    """A worker process gave no answer."""
+
+    error: BaseException
 
 
 def run_blocks(
@@ -46,7 +57,10 @@ def run_blocks(
     devices: Sequence[Any],
     workers: int,
 ) -> list[Missing]:
-    """Work on all blocks. After Ctrl-C what is on its way is taken as far as it has got, and `KeyboardInterrupt` goes on.
+    """Work on all blocks.
+
+    After Ctrl-C, threads hand in their fits as far as they have got, other executors' unfinished blocks are cancelled, and
+    `KeyboardInterrupt` is raised.
 
     **Arguments:**
 
@@ -58,7 +72,8 @@ def run_blocks(
 
     **Returns:**
 
-    Datasets without results: workers died over them twice, or they cannot be read from their file.
+    Datasets without results: workers died over them twice, or they cannot be read from their file. If no worker can do
+    the work at all, what went wrong is raised.
     """
     if executor is not None and is_elsewhere(executor):
         return _elsewhere(sealed(spec), blocks, take, executor)
@@ -116,27 +131,40 @@ def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None
     limit = len(blocks) if workers is None else _IN_FLIGHT * workers
     left, again, missing = list(reversed(blocks)), [], []
     running: dict[Future, Block] = {}
+    has_answered, lost = False, 0
     with contextlib.ExitStack() as stack:
 
         def submit(block: Block) -> None:
             nonlocal executor
-            sent = pickle.dumps(block)
+            call = run_sealed, versions(), spec, sealed(block)
             try:
-                future = executor.submit(run_sealed, spec, sent)
+                future = executor.submit(*call)
             except BrokenExecutor:
-                # A process pool ends with the first of its workers that dies. Another takes its place.
-                pool = ProcessPoolExecutor(workers or cores(), mp_context=multiprocessing.get_context("spawn"))
-                executor = stack.enter_context(pool)
-                future = executor.submit(run_sealed, spec, sent)
+                executor = _another(executor, stack)
+                future = executor.submit(*call)
             running[future] = block
 
-        def settle(block: Block, answer: Part | Failure | None, *, is_last: bool) -> None:
+        def settle(block: Block, answer: Part | Failure | Died, *, is_last: bool) -> None:
+            nonlocal has_answered, lost
+            has_answered |= not isinstance(answer, Died)
             if isinstance(answer, Part):
                 take(answer)
-            elif answer is None and is_last:
-                missing.append(Missing(block.numbers, Result.lost))
-            elif answer is None:
+            elif isinstance(answer, Died) and not is_last:
                 again.append(block)
+            elif isinstance(answer, Died):
+                if not has_answered and isinstance(answer.error, _UNABLE):
+                    raise RuntimeError(
+                        f"no worker of {type(executor).__name__} gave an answer ({type(answer.error).__name__}: "
+                        f"{answer.error}). Install the same kernax where its workers run, and check that it still runs."
+                    ) from answer.error
+                missing.append(Missing(block.numbers, Result.lost))
+                lost += len(block.numbers)
+                if lost == len(block.numbers):
+                    warnings.warn(
+                        f"workers gave no answer for {lost} or more datasets, which are lost "
+                        f"({type(answer.error).__name__}: {answer.error}).",
+                        stacklevel=levels_to_the_caller(),
+                    )
             elif isinstance(answer.error, UnreadableError):
                 here, unreadable = read(block)
                 left.extend([here] if len(here.numbers) else [])
@@ -151,7 +179,8 @@ def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None
                     submit(left.pop())
                 if is_last:
                     submit(again.pop())
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
+                for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
                     settle(running.pop(future), _answer(future), is_last=is_last)
         except BaseException:
             for future in running:
@@ -160,10 +189,33 @@ def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None
     return missing
 
 
-def _answer(future: Future) -> Part | Failure | None:
-    """What a worker has sent; `None` if it has died."""
+def _answer(future: Future) -> Part | Failure | Died:
+    """What a worker has sent."""
     try:
         return pickle.loads(future.result())
-    except Exception:
+    except (Exception, CancelledError) as error:
         # What the computation itself raises comes as a `Failure`: this is the worker, or the way to it.
-        return None
+        return Died(error)
+
+
+def _another(executor: Executor, stack: contextlib.ExitStack) -> Executor:
+    """A pool in place of one that ended because one of its workers died, with the same workers and the same set-up."""
+    if type(executor).__module__.partition(".")[0] == "loky":
+        return importlib.import_module("loky").get_reusable_executor(max_workers=getattr(executor, "_max_workers", None))
+    kept = {name: getattr(executor, f"_{name}", None) for name in ("max_workers", "mp_context", "initializer", "initargs")}
+    pool = ProcessPoolExecutor(
+        kept["max_workers"] or cores(),
+        mp_context=kept["mp_context"] or multiprocessing.get_context("spawn"),
+        initializer=kept["initializer"],
+        initargs=kept["initargs"] or (),
+    )
+    return stack.enter_context(pool)
+
+
+def check_executor(executor: Any) -> None:
+    """Raise `TypeError` for what is not an executor."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            "executor must be a concurrent.futures.Executor, such as a ProcessPoolExecutor or Dask's client.get_executor(), "
+            f"got {executor!r}."
+        )

@@ -19,7 +19,7 @@ from kernax.fitting._best import Rules
 from kernax.fitting._fingerprints import described, fingerprint
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._fitted import Fit
-from kernax.fitting._identity import of_data, of_settings, of_start
+from kernax.fitting._identity import content_of, of_data, of_settings, of_start
 from kernax.fitting._lanes import run_traced, stacked
 from kernax.fitting._loop import LoopState, outcome
 from kernax.fitting._problem import AbstractProblem, Objective, Problem
@@ -56,37 +56,50 @@ def fit(
 ) -> Fit[M]:
     """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
 
-    The default objective gives maximum likelihood, or the posterior's mode if the model has priors; any function of a
-    `Conditioned` will do. The default optimiser is L-BFGS; any optax optimiser will do. `trainable` is a boolean tree (see
-    `freeze`). `restarts` adds that many random starts, drawn from the priors where there are some and around the given
-    model elsewhere, and keeps the best; the same `key` draws the same starts. An objective that is random at every step is
-    wrapped in `kx.fitting.Stochastic`.
+    The default objective gives maximum likelihood, or the posterior's mode if the model has priors.
 
-    In place of a model you may give a `Fit`: this call then goes on from its end. With the same optimiser and the same free
-    parameters it also takes over what the optimiser had learned (moments, curvature, its place in a schedule), so that two
-    short fits with an optax optimiser make the steps of one long fit. `max_steps`, `num_steps` and `history` count anew.
+    The fit has converged when the curvature seen so far says that another step would gain less than `value_tolerance`, and
+    no component of the gradient exceeds `gradient_tolerance`. For a likelihood both are in nats, so the offset and the scale
+    of the targets do not matter; for other objectives they are relative to the best value. The best finite point is
+    returned.
 
-    The fit has converged when the curvature met on the way says that another step would gain less than `value_tolerance`,
-    and no component of the gradient exceeds `gradient_tolerance`. For a likelihood both are in nats (1e-6 and 1e-3 in
-    float64, 1e-4 and 0.1 in float32), so it does not matter which offset and scale the targets have; for other objectives
-    they are relative to the best value (1e-8 and 1e-5; 1e-5 and 1e-3). The fit gives up after `patience` steps (20, or 100
-    with an optimiser of your own) that gained less than `value_tolerance` in all. The best finite point met is returned.
+    A solver that chooses neighbours or inducing rows (`kx.Vecchia()`, `kx.LowRank()`) repeats its choice a few times, with
+    the parameters reached so far, and the fit continues with the new choice; `Fit.num_refreshes` says how often.
 
-    A solver that chooses neighbours or inducing rows (`kx.Vecchia()`, `kx.LowRank()`) chooses them anew a few times, with
-    the parameters reached so far, and the fit continues with the new choice; `Fit.num_refreshes` says how often. Its
-    likelihood is an approximation, so 1e-3 and 0.1 nats are the default tolerances. `max_steps` holds for the last of these
-    rounds.
+    Compiled programs are reused for the same shapes, settings, and objective and optimiser objects: make an optimiser once,
+    not in every call. `fit` works inside `jit` and `vmap`, where it never raises; it has no derivative itself. Ctrl-C
+    returns the best point so far.
 
-    Compiled programs are found again for the same shapes, settings, and objective and optimiser objects: make an optimiser
-    once, not in every call. `fit` itself has no derivative.
+    **Arguments:**
 
-    `checkpoint` names a folder that keeps the state of the fit, written every few seconds and at its end. The same call
-    resumes an interrupted run, with the same numbers as a run that was not interrupted, and returns at once if that run was
-    complete. If the folder belongs to another model, dataset, objective, optimiser, solver, setting or version of kernax,
-    `ValueError` is raised (see `kx.fit_many` for how functions are compared). Rows in a file are read once to compare them.
+    - `model`: where the fit starts. A `Fit` continues from its end: with the same optimiser and the same free parameters it
+      also keeps what the optimiser had learned (moments, curvature, its place in a schedule), so that two short fits with an
+      optax optimiser make the steps of one long fit. (The default schedule of a `Stochastic` objective begins again.)
+    - `data`: the dataset.
+    - `objective`: a function of a `Conditioned` that returns a scalar to be minimised. If it is random at every step, wrap
+      it in `kx.fitting.Stochastic`.
+    - `optimiser`: any optax optimiser; L-BFGS if `None`.
+    - `solver`: how to condition; `kx.Cholesky()` if `None`.
+    - `max_steps`: evaluations at the most; with a solver that repeats its choice, in the last of its rounds.
+    - `gradient_tolerance`: 1e-3 for likelihoods and 1e-5 for others if `None`; 0.1 and 1e-3 in float32.
+    - `value_tolerance`: 1e-6 for likelihoods and 1e-8 for others if `None`; 1e-4 and 1e-5 in float32. Solvers that repeat
+      their choice approximate the likelihood, and have 1e-3, with 0.1 for the gradient.
+    - `patience`: stop after that many steps that gained less than `value_tolerance` in all; 20, or 100 with an optimiser of
+      your own, if `None`.
+    - `trainable`: a tree of booleans in the shape of the model, from `kx.freeze`; all parameters if `None`.
+    - `restarts`: that many further starts, drawn from the priors, or around the given model where there are none. The best
+      end counts.
+    - `key`: random key for restarts and random objectives. The same key gives the same numbers.
+    - `progress`: show a progress bar.
+    - `throw`: raise `FailedError` if there is no usable answer at all; with `False` the status is in `Fit.result`.
+    - `checkpoint`: a folder that keeps the state of the fit, written every few seconds and at its end. The same call resumes
+      an interrupted run with the same numbers, and returns at once if that run was complete. If the folder belongs to
+      another model, dataset, objective, optimiser, solver, setting or version of kernax, `ValueError` is raised (see
+      `kx.fit_many` for how functions are compared). Rows in a file are read once to compare them.
 
-    Called eagerly it raises `FailedError` if there is no usable answer at all (`throw=False` returns the status), and
-    Ctrl-C returns the best point so far. Inside `jit` or `vmap` it never raises.
+    **Returns:**
+
+    A `Fit`.
     """
     earlier_fit, model = (model, model.model) if isinstance(model, Fit) else (None, model)
     check_model_and_data(model, data, "fit")
@@ -113,6 +126,8 @@ def fit(
         key = jax.random.key(0)
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
     before = None if earlier_fit is None else _resumable(earlier_fit.state, frees[0], rules)
+    if rules.is_stochastic and optimiser is None:
+        before = None  # the steps of its default optimiser fall to 0 within `max_steps`: a new schedule begins
     if before is not None and optimiser is not None:
         frees[0] = before.free  # L-BFGS goes on from the best point, with a new line
     # Inside a trace everything that was computed is traced, even if model and data are not.
@@ -129,7 +144,9 @@ def fit(
         identity = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
         identity |= of_start(model, free, restarts, key, data.dtype, about)
         identity |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
-        kept = FitCheckpoint(checkpoint, identity | of_settings(rules, objective, optimiser, solver, about), about)
+        identity |= of_settings(rules, objective, optimiser, solver, about)
+        rules = dataclasses.replace(rules, content=content_of(identity, model))
+        kept = FitCheckpoint(checkpoint, identity, about)
     lanes, problem, earlier = run_rounds(
         frees, held, data, objective, solver, rules, progress=progress, key=key, before=before, kept=kept
     )
@@ -139,7 +156,7 @@ def fit(
     if earlier:
         answer = _with_rounds(answer, earlier)
     if throw:
-        usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular")
+        usable = ("max_steps_reached", "stalled", "diverged", "interrupted", "singular", "too_few_harmonics")
         throw_unless(usable if math.isfinite(float(answer.value)) else (), answer.result, "the fit")
     return answer
 
@@ -183,7 +200,7 @@ def _with_rounds(answer: Fit[Any], earlier: list[list[LoopState]]) -> Fit[Any]:
 
 
 def _without_derivative(tree: Any) -> Any:
-    """The tree, unless it is being differentiated: then a word on what to do instead."""
+    """The tree. Raises `TypeError` with a remedy if it is being differentiated."""
 
     @jax.custom_jvp
     def same(leaves):

@@ -29,7 +29,6 @@ from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import Objective
 from kernax.model import AbstractModel
 from kernax.parameters import split
-from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, Result
 
 _ROUND_SECONDS = 0.3
@@ -167,7 +166,7 @@ def _compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> None:
 
 def fit_work(
     models: Models,
-    trainable: AbstractModel | None,
+    trainable: AbstractModel,
     initialise: bool,
     restarts: int,
     key: Key[Array, ""] | None,
@@ -179,7 +178,7 @@ def fit_work(
     """The work of `fit_many`; see there."""
     return FitWork(
         common=models.parted()[1],
-        trainable=all_trainable(models.model) if trainable is None else trainable,
+        trainable=trainable,
         initialise=initialise,
         restarts=restarts,
         key=None if key is None else (np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))),

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import pickle
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple, overload
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
+from kernax.fitting._fingerprints import described
 from kernax.fitting._fitted import Fit
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
@@ -26,6 +28,33 @@ class Settings(NamedTuple):
     solver: Any
     trainable: Any
     optimiser: Any
+
+    def __reduce__(self):
+        # What cannot be pickled (a lambda) is not worth losing the fits: `refit_many` then wants it again.
+        return Settings, tuple(
+            part if _can_be_pickled(part) else Unsaved(f"{name} {described(part)}") for name, part in self._asdict().items()
+        )
+
+
+class Unsaved:
+    """What stands for a setting of a fit that could not be saved or pickled, such as a lambda."""
+
+    def __init__(self, what: str):
+        self.what = what
+
+    def __repr__(self):
+        return f"<{self.what}, which was not saved with the fits: give it again>"
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        raise ValueError(f"the {self.what} was not saved with these fits: fit anew with kx.fit_many.")
+
+
+def _can_be_pickled(thing: Any) -> bool:
+    try:
+        pickle.dumps(thing)
+    except Exception:
+        return False
+    return True
 
 
 NUM_FACTS = 8
@@ -106,9 +135,9 @@ class Fits(eqx.Module):
         if which.ndim:
             return np.arange(len(self))[which]
         if which.dtype.kind not in "iu":
-            raise TypeError(f"a fit is chosen by its number or a name; for names that are no text, write fits.of({which}).")
+            raise TypeError(f"choose a fit by its position or its name; if names are not text, write fits.of({which}).")
         if not -len(self) <= which < len(self):
-            raise IndexError(f"there are {len(self)} fits, and none has the number {which}.")
+            raise IndexError(f"index {which} is out of range for {len(self)} fits.")
         return int(which) % len(self)
 
     def _number_of(self, name: Hashable) -> int:
@@ -174,7 +203,7 @@ class Fits(eqx.Module):
         return f"Fits({len(self)} datasets: {ended or 'none'})"
 
 
-def concatenate(fits: Sequence[Fits]) -> Fits:
+def concatenate(fits: Iterable[Fits]) -> Fits:
     """Fits of several calls as one, in that order.
 
     **Arguments:**
@@ -185,9 +214,12 @@ def concatenate(fits: Sequence[Fits]) -> Fits:
 
     `Fits`. Datasets keep their names; if none of them has one, they are numbered anew.
     """
+    fits = list(fits)
     if not fits or not all(isinstance(one, Fits) for one in fits):
-        raise TypeError("concatenate takes a list of kx.fitting.Fits, with one at the least.")
+        raise TypeError("concatenate needs a list of kx.fitting.Fits that is not empty.")
     first = fits[0]
+    if len({one.value.dtype for one in fits}) > 1:
+        raise ValueError("some of the fits are float32 and others float64: fit all of them in one floating type.")
     nameless = [dataclasses.replace(one, keys=(), settings=first.settings, is_named=False) for one in fits]
     if len({jax.tree.structure(one) for one in nameless}) > 1:
         raise ValueError("the fits are of different models: they can be kept in a list, but not as one.")

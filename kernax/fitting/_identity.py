@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Key
@@ -47,6 +48,12 @@ def of_settings(
         "value_tolerance": rules.value_tolerance,
         "patience": rules.patience,
     }
+
+
+def content_of(identity: dict[str, Any], model: Any) -> str:
+    """A digest of everything, beside arrays, that compiled programs depend on; for `Rules.content`."""
+    functions = fingerprint(eqx.filter(model, eqx.is_array, inverse=True), "the model")
+    return " ".join([*(str(identity[name]) for name in ("objective", "optimiser", "solver")), functions])
 
 
 def of_data(data: Data, about: dict[str, Any]) -> dict[str, Any]:

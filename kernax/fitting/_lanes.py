@@ -7,8 +7,8 @@ their line searches do not wait for each other.
 """
 
 import contextlib
+import dataclasses
 import functools
-import os
 import signal
 import threading
 import time
@@ -22,16 +22,25 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from kernax._programs import compiled
-from kernax._threads import one_blas_thread, with_threads_for
+from kernax._threads import cores, longest_axis, one_blas_thread, with_threads_for
 from kernax.fitting._best import Rules
 from kernax.fitting._fit_checkpoint import FitCheckpoint
-from kernax.fitting._loop import LoopState, advance, start
+from kernax.fitting._loop import LoopState, PackedState, advance, advance_packed, start, without_history
+from kernax.fitting._packing import Packing
 from kernax.fitting._problem import AbstractProblem
 from kernax.fitting._progress import progress_bar
 from kernax.model import AbstractModel
 
 _start = compiled(start)
-_advance = compiled(advance)
+
+
+def _size_without_history(given: Any) -> int:
+    """How large the arguments of `_advance` are, except for the history: it has an entry for every step, but no sums."""
+    (vectors, _), *rest = given[0]
+    return longest_axis((vectors, rest))
+
+
+_advance = functools.partial(compiled, size_of=_size_without_history)(advance_packed)
 
 
 @compiled
@@ -88,24 +97,25 @@ def run_lanes(
     total = rules.max_steps * (1 if together else len(frees))
     with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, _written_at_the_end(kept):
 
-        def driven(by: Any, state: LoopState, number: int = 0) -> LoopState:
+        def driven(by: Any, state: LoopState, number: int = 0, *, packed: bool = False) -> LoopState:
             name = f"{title}, start {number + 1}"
             keep = None if kept is None else functools.partial(kept.keep, name)
             state = state if kept is None else kept.resumed(name, state)
-            return _drive(by, state, problem, rules, stop, show, keep)
+            return (_drive_packed if packed else _drive)(by, state, problem, rules, stop, show, keep)
 
         if together:
             return _unstacked(driven(_advance_together, _start_together(frees, problem.dtype, rules, key)), len(frees))
 
         def lane(free: AbstractModel, number: int) -> LoopState:
-            return driven(_advance, _start(free, problem.dtype, rules, key, before if number == 0 else None), number)
+            state = _start(free, problem.dtype, rules, key, before if number == 0 else None)
+            return driven(_advance, state, number, packed=True)
 
         if advance is not None:
             starts = [_start(free, problem.dtype, rules, key) for free in frees]
             return [driven(advance, state, number) for number, state in enumerate(starts)]
         if len(frees) == 1:
             return [with_threads_for(problem.largest_matrix, lane, frees[0], 0)]
-        with one_blas_thread(), ThreadPoolExecutor(min(len(frees), os.cpu_count() or 1)) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(min(len(frees), cores())) as pool:
             futures = [pool.submit(lane, free, number) for number, free in enumerate(frees)]
             try:
                 # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
@@ -152,7 +162,7 @@ def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
     return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(lanes)]
 
 
-def _drive(
+def _drive_packed(
     advance: Any,
     state: LoopState,
     problem: AbstractProblem,
@@ -161,18 +171,48 @@ def _drive(
     show: Any,
     keep: Callable[[LoopState], None] | None,
 ) -> LoopState:
+    """As `_drive`, but NumPy packs and unpacks the state: XLA would compile an operation for each of its arrays."""
+    brief = without_history(state)
+    packing = Packing.of(brief)
+
+    def view(packed: PackedState) -> LoopState:
+        return packing.unpack(tuple(np.asarray(vector) for vector in packed[0]))
+
+    def unpacked(packed: PackedState) -> LoopState:
+        return dataclasses.replace(jax.device_put(view(packed)), history=packed[1])
+
+    def go_on(packed: PackedState, *how: Any) -> PackedState:
+        return advance(packed, packing, *how)
+
+    packed = packing.pack_on_host(brief), state.history
+    keep_packed = None if keep is None else lambda packed: keep(unpacked(packed))
+    return unpacked(_drive(go_on, packed, problem, rules, stop, show, keep_packed, view))
+
+
+def _drive(
+    advance: Any,
+    state: Any,
+    problem: AbstractProblem,
+    rules: Rules,
+    stop: threading.Event,
+    show: Any,
+    keep: Callable[[Any], None] | None,
+    view: Callable[[Any], LoopState] = lambda state: state,
+) -> Any:
     """Advance in pieces of about half a second, one evaluation at the least. A piece that is cut off is lost; the state
-    before it is not. `keep` is called with the state after each piece.
+    before it is not. `keep` is called with the state after each piece. `view` makes a `LoopState` of what `advance` takes.
     """
-    piece, done, is_first = 1, int(np.max(np.asarray(state.step))), True
+    seen = view(state)
+    piece, done, is_first = 1, int(np.max(np.asarray(seen.step))), True
     if done:  # by an earlier run
-        show(done, float(np.min(np.asarray(state.best.value))))
+        show(done, float(np.min(np.asarray(seen.best.value))))
     try:
-        while np.any(np.asarray(state.running)) and (is_first or not stop.is_set()):
+        while np.any(np.asarray(seen.running)) and (is_first or not stop.is_set()):
             begun, is_first = time.monotonic(), False
             state = advance(state, problem, rules, jax.device_put(np.int32(done + piece)))
-            reached = int(np.max(np.asarray(state.step)))
-            show(reached - done, float(np.min(np.asarray(state.best.value))))
+            seen = view(state)
+            reached = int(np.max(np.asarray(seen.step)))
+            show(reached - done, float(np.min(np.asarray(seen.best.value))))
             done += piece
             if keep is not None:
                 keep(state)

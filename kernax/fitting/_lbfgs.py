@@ -99,7 +99,7 @@ def _update(updates, state: _State, params=None, *, value, max_trials: int, ends
     here = ~state.started | done
     at_low = ~here & exhausted & (searched.low[0] > 0)
     restart = ~here & exhausted & ~at_low
-    here, at_low, restart, new_low = _once(here, at_low, restart, new_low)
+    here, at_low, restart, new_low = once(here, at_low, restart, new_low)
     new_line = here | at_low | restart
     low_gradient = jnp.where(new_low, gradient, state.low_gradient)
     base = jnp.where(here, trial, jnp.where(at_low, searched.low, _at_step(line.start, 0.0)))
@@ -154,7 +154,7 @@ def _longest_step(anchor: Float[Array, " k"], direction: Float[Array, " k"], end
     return (1 + 4 * jnp.finfo(anchor.dtype).eps) * jnp.min(jnp.where(direction == 0, jnp.inf, steps), initial=jnp.inf)
 
 
-def _once(*values: Array) -> Array:
+def once(*values: Array) -> Array:
     """The values, computed once: XLA would compile what leads to them into each of their many uses, all over again."""
     return jax.lax.optimization_barrier(jnp.stack(values))
 
@@ -174,7 +174,7 @@ def _search(
     rounding = 10 * jnp.finfo(value.dtype).eps * jnp.abs(start_value)
     decreased = value <= start_value + _DECREASE * step * start_slope
     decreased |= (value <= start_value + rounding) & (slope <= (2 * _DECREASE - 1) * start_slope)
-    (decreased,) = _once(decreased & finite)
+    (decreased,) = once(decreased & finite)
     # Between the ends of a bracket there may be a point that would do, and yet be worse than the better end.
     is_worse = (low_step > 0) & (value > low_value + rounding)
     # At the end of a parameter's range the line is over, however steep it still is.
@@ -183,7 +183,7 @@ def _search(
     too_far = ~decreased | ((low_step > 0) & (value >= low_value))
     towards_high = jnp.where(jnp.isfinite(line.high[0]), line.high[0] - low_step, 1.0)
     turned = ~too_far & (slope * towards_high >= 0)
-    too_far, turned = _once(too_far, turned)
+    too_far, turned = once(too_far, turned)
     point = jnp.where(finite, trial, _at_step(jnp.array([0.0, jnp.inf, 0.0], trial.dtype), step))
     high = jnp.where(too_far, point, jnp.where(turned, line.low, line.high))
     low = jnp.where(too_far, line.low, point)

@@ -8,13 +8,14 @@ import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from kernax.fitting._best import Best, Rules, averaged, compared, converged, scale_of
 from kernax.fitting._convergence import Ends, nothing_tried, ravel
 from kernax.fitting._curvature import Curvature
-from kernax.fitting._lbfgs import begun_anew
+from kernax.fitting._lbfgs import begun_anew, once
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem
 from kernax.fitting._stochastic import key_of_steps
@@ -32,6 +33,7 @@ class LoopState(eqx.Module):
     """Learned between the best points, in the parameters' own units."""
     first_value: Float[Array, ""]
     first_status: Any
+    """That of the first evaluation, unless a later one is `too_few_harmonics`: the wall at which a fit may end."""
     last_value: Float[Array, ""]
     milestone: Float[Array, ""]
     """The best value when progress was last made."""
@@ -82,24 +84,43 @@ def start(
 
 def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
     """Go on until the loop stops by itself or `until` steps have been made in all."""
-    # The history stays apart: a long one would be copied with every turn.
-    packing = Packing.of(dataclasses.replace(state, history=state.history[:0]))
-    own_units = problem.sizes(state.free)
+    packing = Packing.of(without_history(state))
+    return joined(packing, advance_packed(apart(packing, state), packing, problem, rules, until))
 
-    def apart(state: LoopState) -> tuple[Vectors, Array]:
-        return packing.pack(dataclasses.replace(state, history=state.history[:0])), state.history
 
-    def joined(carry: tuple[Vectors, Array]) -> LoopState:
-        return dataclasses.replace(packing.unpack(carry[0]), history=carry[1])
+PackedState = tuple[Vectors, Array]
+"""A state in few arrays. The history stays apart: a long one would be copied with every turn."""
 
-    def goes_on(carry: tuple[Vectors, Array]) -> Bool[Array, ""]:
-        state = packing.unpack(carry[0])
+
+def apart(packing: Packing, state: LoopState) -> PackedState:
+    """The state in few arrays."""
+    return packing.pack(without_history(state)), state.history
+
+
+def joined(packing: Packing, packed: PackedState) -> LoopState:
+    """The state again."""
+    return dataclasses.replace(packing.unpack(packed[0]), history=packed[1])
+
+
+def without_history(state: LoopState) -> LoopState:
+    """What is packed of a state."""
+    return dataclasses.replace(state, history=jax.device_put(np.zeros(0, state.history.dtype)))
+
+
+def advance_packed(
+    packed: PackedState, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]
+) -> PackedState:
+    """As `advance`, of a state in few arrays."""
+    own_units = problem.sizes(packing.unpack(packed[0]).free)
+
+    def goes_on(packed: PackedState) -> Bool[Array, ""]:
+        state = packing.unpack(packed[0])
         return state.running & (state.step < until)
 
-    def turn(carry: tuple[Vectors, Array]) -> tuple[Vectors, Array]:
-        return apart(_turn(joined(carry), problem, rules, own_units))
+    def turn(packed: PackedState) -> PackedState:
+        return apart(packing, _turn(joined(packing, packed), problem, rules, own_units))
 
-    return joined(jax.lax.while_loop(goes_on, turn, apart(state)))
+    return jax.lax.while_loop(goes_on, turn, packed)
 
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:
@@ -122,12 +143,13 @@ def stepped(
 ) -> LoopState:
     """The state after one evaluation, at `state.free`. Few optimisers ask for further values, by `value_at`."""
     (value, (status, jitter)), gradient = evaluated
+    value, jitter = once(value, jitter)
     x, unravel = jax.flatten_util.ravel_pytree(state.free)
     ends = Ends.of(state.free)
     slopes = ends.inward(ravel(gradient), x) * own_units
     first = state.step == 0
     first_value = jnp.where(first, value, state.first_value)
-    first_status = Result.where(first, status, state.first_status)
+    first_status = Result.where(first | (status == Result.too_few_harmonics), status, state.first_status)
 
     here = Best(state.free, value, slopes, jnp.zeros_like(value), jitter)
     if rules.keep == "best":
@@ -179,6 +201,7 @@ def outcome(state: LoopState, rules: Rules) -> Any:
     out_of_patience = state.idle >= rules.patience
     far_above = state.last_value - state.best.value > jnp.abs(state.best.value) + rules.in_nats
     ended = Result.where(~jnp.isfinite(state.last_value) | far_above, Result.diverged, Result.stalled)
+    ended = Result.where(state.first_status == Result.too_few_harmonics, state.first_status, ended)
     # Values that no longer change, with nearly nothing to gain: as far as the arithmetic goes.
     ended = Result.where(converged(state.best, state.first_value, rules, slack=10.0), Result.successful, ended)
     result = Result.where(out_of_patience, ended, Result.max_steps_reached)

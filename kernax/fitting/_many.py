@@ -1,5 +1,6 @@
 """One model for each of thousands of datasets."""
 
+import dataclasses
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -16,10 +17,10 @@ from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Spec
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
-from kernax.fitting._engine import run_blocks, windows_for
+from kernax.fitting._engine import check_executor, run_blocks, windows_for
 from kernax.fitting._fit_block import fit_work
 from kernax.fitting._fits import Fits, Settings
-from kernax.fitting._identity import of_settings, of_start
+from kernax.fitting._identity import content_of, of_settings, of_start
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._problem import Objective
@@ -28,11 +29,12 @@ from kernax.fitting._settings import checked_rules
 from kernax.fitting._shared import fit_shared
 from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel
+from kernax.parameters import trainable as all_trainable
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky
 
 _MATRICES = 10
-"""How many matrices an evaluation has in the making at a time, at the most."""
+"""How many temporary matrices of an evaluation are alive at the same time, at the most."""
 
 
 def fit_many(
@@ -61,42 +63,57 @@ def fit_many(
 ) -> Fits | Any:
     """Fit the model to every dataset by itself: `fit`, thousands of times, from one call.
 
-    `datasets` is a list, dict or generator of `(x, y)`, `(x, y, mask)` or `Data`, or a table cut into groups
-    (`kx.data.groups`). They may differ in their number of rows: they are padded to a few shapes, each compiled once. A
-    generator is read as memory allows. `model` is where every fit starts: one for all, a sequence of one for each dataset,
-    or the `Fits` of an earlier call. `initialise=True` starts each from values that suit its data (`kx.initialise`);
-    `restarts` adds random starts, for every dataset the same that `fit` would draw from `key`. The other options are
-    those of `fit`; the history of each fit is not kept. An objective of one's own sees padded datasets: it is to count rows
-    by `c.data.mask` and `c.data.count`, not by shapes.
+    A dataset that is empty, contains NaN or cannot be fitted gets its own status in `Fits.result`; the others are the same
+    as without it. `fits[fits.failed]` are those to look at, and `kx.fitting.refit_many` tries them again. Ctrl-C returns
+    what there is: unfinished fits are `interrupted`.
 
-    Nothing raises for one dataset: without rows, with NaN, or not to be fitted, it has its own status in `Fits.result`, and
-    the others are as they would be without it. `fits[fits.failed]` are those to look at; `kx.fitting.refit_many` tries them
-    again. Ctrl-C returns what there is: fits on their way, and those not begun, are `interrupted`.
+    Datasets may differ in their number of rows: they are padded to a few shapes, each compiled once. An objective of your
+    own sees padded datasets, so it must count rows by `c.data.mask` and `c.data.count`, not by shapes.
 
-    Datasets go in blocks through `executor`, any `concurrent.futures.Executor`: a process pool, Dask's
-    `client.get_executor()`, MPI. The numbers are the same. A dataset whose worker process dies twice is `lost`. Groups of a
-    Parquet file are read by worker processes, as far as these can; what nobody can read is `unreadable`. By default blocks
-    run in threads, one for each core, on all local devices: one dataset after another on CPU, together under `vmap`
-    on accelerators (`together` says otherwise). `memory_budget` bounds, in bytes, the matrices that are in the making on a
-    device, and a quarter of it the data held in memory at a time. With several processes (`jax.distributed`), each takes its
-    share of the same `datasets`, and all return all results, or each its own with `gather=False`.
+    **Arguments:**
 
-    `shared=True` makes one fit instead, and returns a `Fit`: one model for all datasets, whose objectives are summed. The
-    mean is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Datasets without
-    rows add nothing, and one with NaN is refused. The sum is computed in threads on all cores, or on all devices.
+    - `model`: where every fit starts: one model for all, a sequence with one for each dataset, or the `Fits` of an earlier
+      call.
+    - `datasets`: a list, dict or generator of `(x, y)`, `(x, y, mask)` or `Data`, or a table cut into groups
+      (`kx.data.groups`). A generator is read as memory allows.
+    - `objective`, `optimiser`, `solver`, `max_steps`, `gradient_tolerance`, `value_tolerance`, `patience`, `trainable`: as
+      in `fit`. The history of each fit is not kept.
+    - `initialise`: start each fit from values that suit its data (`kx.initialise`).
+    - `restarts`, `key`: random starts; for every dataset those that `fit` would draw from `key`.
+    - `shared`: make one fit instead, and return a `Fit`: one model for all datasets, whose objectives are summed. The mean
+      is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Empty datasets add
+      nothing; one with NaN is refused.
+    - `memory_budget`: bytes that temporary matrices may take on a device at the same time; a quarter of it bounds the data
+      that is held in memory.
+    - `executor`: where blocks of datasets are computed: any `concurrent.futures.Executor`, such as a process pool or Dask's
+      `client.get_executor()`. The numbers are the same. A dataset whose worker process dies twice is `lost`. Groups of a
+      Parquet file are read by worker processes if they can; what nobody can read is `unreadable`. If `None`, threads, one
+      for each core.
+    - `devices`: some of `jax.local_devices()`; all if `None`. With several processes (`jax.distributed`), each takes its
+      share of the same `datasets`.
+    - `together`: compute the datasets of a block at once under `vmap`, instead of one after another; if `None`, on
+      accelerators only.
+    - `checkpoint`: a folder that keeps results as they arrive. The same call resumes an interrupted run, and returns at once
+      if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or version of
+      kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by their code
+      and by what they use: closed-over values, default arguments, global variables and other functions. So an objective that
+      changes a closed-over value while it runs (a counter) cannot resume in the same process, and one that uses an object
+      without readable content (an open file, a generator) is refused. Functions of installed packages are compared by name
+      and version, those of JAX and NumPy by name only.
+    - `progress`: show a progress bar.
+    - `gather`: with several processes, whether each returns all results, or only its own.
 
-    `checkpoint` names a folder that keeps results as they arrive. The same call resumes an interrupted run, and returns at
-    once if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or version
-    of kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by their code
-    and by what they use: closed-over values, default arguments, global variables and other functions. An objective that
-    changes a closed-over value while it runs (a list that it appends to, a counter) can therefore not resume in the same
-    process, and one that uses an object without readable content (an open file, a generator) is refused. Functions of
-    installed packages are compared by name and version, those of JAX and NumPy by name only.
+    **Returns:**
+
+    `Fits`, in the order of the datasets; a `Fit` with `shared=True`.
     """
     models = Models.of(model)
     solver = Cholesky() if solver is None else solver
     if not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
+    check_executor(executor)
+    if isinstance(objective, Stochastic):
+        objective.check_solver(solver)
     if restarts and key is None:
         key = jax.random.key(0)
     total = _number_of(datasets)
@@ -125,8 +142,8 @@ def fit_many(
     if shared:
         if isinstance(objective, Stochastic):
             raise TypeError("shared=True sums the objectives of all datasets, and these must not be random.")
-        if models.number is not None or checkpoint is not None:
-            raise ValueError("shared=True makes one fit of one model: give one kx.Model, and no checkpoint.")
+        if models.number is not None or checkpoint is not None or executor is not None:
+            raise ValueError("shared=True makes one fit of one model: give one kx.Model, no checkpoint and no executor.")
         every = [data for window in windows(datasets) for data in window]
         if not every:
             raise ValueError("there is no dataset to fit.")
@@ -156,16 +173,15 @@ def fit_many(
                 if collector is None:
                     dtype = window[0].y.dtype
                     rules, models = rules_for(dtype), models.as_dtype(dtype)
-                    work = fit_work(models, trainable, initialise, restarts, key, objective, solver, rules, dtype)
-                    kept = None
+                    free, kept = all_trainable(models.model) if trainable is None else trainable, None
                     if checkpoint is not None:
                         about: dict[str, Any] = {}
-                        start = of_start(models.model, work.trainable, restarts, key, dtype, about)
+                        identity = of_start(models.model, free, restarts, key, dtype, about) | {"initialise": initialise}
                         about["model"] = models.described()
-                        identity = start | {"initialise": initialise}
-                        kept = Checkpoint(
-                            checkpoint, identity | of_settings(rules, objective, optimiser, solver, about), about
-                        )
+                        identity |= of_settings(rules, objective, optimiser, solver, about)
+                        rules = dataclasses.replace(rules, content=content_of(identity, models.model))
+                        kept = Checkpoint(checkpoint, identity, about)
+                    work = fit_work(models, free, initialise, restarts, key, objective, solver, rules, dtype)
                     collector = Collector(models, restarts + 1, kept, show, share, shares, settings)
                     spec = Spec.of(work, together)
                 check_names(model, window)

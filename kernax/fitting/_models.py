@@ -13,7 +13,7 @@ from kernax.data._host import HostData
 from kernax.fitting._fingerprints import described
 from kernax.fitting._fits import Fits
 from kernax.fitting._fitted import Fit
-from kernax.model import AbstractModel
+from kernax.model import AbstractModel, check_known
 from kernax.noises import check_noise
 
 
@@ -25,7 +25,7 @@ class Models(NamedTuple):
 
     @classmethod
     def of(cls, given: Any) -> "Models":
-        """What the user gave, or a word on what is wanted."""
+        """What the user gave. Raises `TypeError` or `ValueError` if it is not a model, or one for each dataset."""
         if isinstance(given, Fits):
             return cls(jax.tree.map(_on_host, given.model), len(given))
         if isinstance(given, Fit):
@@ -44,13 +44,13 @@ class Models(NamedTuple):
         given = [one.model if isinstance(one, Fit) else one for one in given]
         for number, model in enumerate(given):
             if not isinstance(model, AbstractModel):
-                raise TypeError(f"model {number} is no kx.Model, but {type(model).__name__}.")
+                raise TypeError(f"model {number} must be a kx.Model, got {type(model).__name__}.")
             if model.is_per_row:
                 raise ValueError(f"model {number} has its noise (or penalty) given per row: give one number.")
             if _form(model) != _form(given[0]):
                 raise ValueError(
-                    f"model {number} is built otherwise than model 0: all must have the same kernels and shapes of "
-                    "parameters, only their values may differ (functions must be the same objects)."
+                    f"model {number} has a different structure from model 0: all must have the same kernels and shapes of "
+                    "parameters; only their values may differ (functions must be the same objects)."
                 )
         return cls(jax.tree.map(_stacked, *given), len(given))
 
@@ -102,14 +102,15 @@ def check_names(models: Any, datasets: list[HostData]) -> None:
             )
 
 
-def check_groups(models: Models, names: list[str], rows: list[Any]) -> None:
-    """Raise `ValueError` if the noise is a function of the row that does not know some rows, such as an unknown group."""
-    noise = getattr(models.example, "noise", None)
-    if not callable(noise):
-        return
+def check_groups(models: Models, names: list[str], rows: list[Any], *, noisy: bool = True) -> None:
+    """Raise `ValueError` if kernel, mean or (if `noisy`) noise do not know some rows, such as a label out of range."""
+    model = models.example
+    noise = getattr(model, "noise", None)
     for name, x in zip(names, rows, strict=True):
         try:
-            check_noise(noise, x)
+            check_known(model, x)
+            if noisy and callable(noise):
+                check_noise(noise, x)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 

@@ -47,6 +47,11 @@ class Packing(NamedTuple):
         leaves = [_as_numbers(leaf) for leaf in jax.tree.leaves(tree)]
         return tuple(jnp.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
 
+    def pack_on_host(self, tree: PyTree) -> Vectors:
+        """The tree as vectors of NumPy, without a program of JAX."""
+        leaves = [np.asarray(_as_numbers(leaf)) for leaf in jax.tree.leaves(tree)]
+        return tuple(np.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
+
     def unpack(self, vectors: Vectors) -> PyTree:
         """The tree again; vectors may have leading axes (NumPy's as well as JAX's)."""
         leaves: list[Any] = [None] * len(self.shapes)

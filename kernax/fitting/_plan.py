@@ -1,6 +1,5 @@
 """How many datasets are cut into blocks: which shapes they are padded to, how many go into a block, and in which order."""
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from kernax._threads import cores
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows, work
 from kernax.fitting._blocks import Block
@@ -38,10 +38,10 @@ class Room(NamedTuple):
     at_once: bool
     """Whether the lanes of a block run together under `vmap`."""
     budget: float
-    """Bytes that the matrices in the making may take, on each device."""
+    """Bytes that temporary matrices may take at the same time, on each device."""
 
     def workers_for(self, bytes_per_lane: float) -> int:
-        """Workers that the budget allows, if each has one lane in the making."""
+        """Workers that the budget allows, if each computes one lane at a time."""
         return self.workers if self.at_once else max(1, min(self.workers, int(self.budget / bytes_per_lane)))
 
     def lanes(self, bytes_per_lane: float, count: int) -> tuple[int, int]:
@@ -64,11 +64,6 @@ def room_for(executor: Executor | None, devices: Sequence[Any], together: bool |
     if executor is not None:
         return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget)
     return Room(len(devices) if at_once else max(cores(), len(devices)), at_once, budget)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -104,7 +99,7 @@ def blocks_of(
     - `datasets`, `models`: all datasets, and the models that belong to them.
     - `shapes`: row counts to pad to.
     - `room`: what there is to compute on.
-    - `matrices`: how many matrices a lane has in the making.
+    - `matrices`: how many temporary matrices of a lane are alive at the same time.
     - `solver`: it knows how large they are.
     - `starts`: lanes of each dataset.
     - `given`: a function from some datasets to what else is stacked for them, in a tuple.

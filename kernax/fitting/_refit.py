@@ -15,13 +15,22 @@ from kernax.fitting._models import Models
 
 
 def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = None, **options: Any) -> Fits:
-    """The same fits with those `where` tried again (by default all that `failed`), the better of both being kept.
+    """Try some fits again, and keep the better of both: the one with the lower value.
 
-    `where` is a mask, numbers or names. They start from where they had got to, or from `model` (one for all, or one for each
-    that is tried again); most useful with `restarts`, `initialise=True`, another optimiser or more steps. `datasets` are
-    those of the first call, all of them (the better is the lower value, which means nothing if the data has changed).
-    `options` are those of `fit_many`; objective, solver, optimiser and what is trainable are those of the first call unless
-    given.
+    Most useful with `restarts`, `initialise=True`, another optimiser or more steps.
+
+    **Arguments:**
+
+    - `fits`: of an earlier call of `fit_many`.
+    - `datasets`: all datasets of that call. (If the data has changed, values cannot be compared.)
+    - `where`: which to try again: a mask, numbers or names; those that `failed` if `None`.
+    - `model`: where to start: one model for all, or one for each that is tried again; where the fits ended if `None`.
+    - `options`: those of `fit_many`. Objective, solver, optimiser and what is trainable are those of the first call unless
+      given.
+
+    **Returns:**
+
+    All `Fits`, in the same order.
     """
     numbers = np.atleast_1d(fits.numbers(fits.failed if where is None else where))
     options = fits.settings._asdict() | options

@@ -18,7 +18,7 @@ from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import LoopState
 from kernax.fitting._problem import Objective, Problem
-from kernax.model import AbstractModel, settled
+from kernax.model import AbstractModel, has_choices, settled
 from kernax.parameters import join
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver
@@ -67,7 +67,8 @@ def run_rounds(
         value_tolerance=max(rules.value_tolerance, 0.1 if rules.in_nats else 1e-4),
         gradient_tolerance=math.inf,
     )
-    model, done = _join(frees[0], held), []
+    # Only choices look at the model, and joining it is a program.
+    model, done = _join(frees[0], held) if has_choices(solver) else held, []
 
     def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))

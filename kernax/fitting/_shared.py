@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kernax._programs import compiled
-from kernax._threads import one_blas_thread
+from kernax._threads import cores, one_blas_thread
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
@@ -185,7 +184,7 @@ def fit_shared(
     progress: bool,
 ) -> Fit:
     """One model for all datasets, which are shared out: on CPU to a thread for each core, else to one for each device."""
-    threads = max(len(devices), (os.cpu_count() or 1) if devices[0].platform == "cpu" else 1)
+    threads = max(len(devices), cores() if devices[0].platform == "cpu" else 1)
     pieces = shared_pieces(datasets, devices, threads)
     model: AbstractModel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models.model)
     if initialise:

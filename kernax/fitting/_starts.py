@@ -10,21 +10,35 @@ from jaxtyping import Array, Key
 from kernax._programs import compiled
 from kernax.bijectors import Real
 from kernax.data import Data
-from kernax.model import AbstractModel
+from kernax.model import AbstractModel, check_model
 from kernax.parameters import as_dtype, constrain, parameters, setting, unconstrain
 
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)
 
 
-@compiled
 def initialise(model: AnyModel, data: Data) -> AnyModel:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
     Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
     summands of one kind in the ratios that were given; a kernel's variances share the target's variance, the noise becomes a
     tenth of it, a constant mean the target's mean; all within the parameters' bounds. Periods, exponents, networks, a noise
-    of 0 and per-row noise stay as they are. A kernel of one's own takes part by its method `initialised`.
+    of 0 and per-row noise stay as they are. A kernel of your own takes part through its method `initialised`.
+
+    **Arguments:**
+
+    - `model`: a `kx.Model`, or another model that `kx.fit` takes.
+    - `data`: what it is to be fitted to.
+
+    **Returns:**
+
+    A model like `model`, with other values.
     """
+    check_model(model, "initialise")
+    return _initialised(model, data)
+
+
+@compiled
+def _initialised(model: AnyModel, data: Data) -> AnyModel:
     start: Any = as_dtype(model, data.dtype).initialised(data)
     return jax.tree.map(_within_bounds, start, constrain(unconstrain(start)))
 

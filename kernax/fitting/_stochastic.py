@@ -91,12 +91,16 @@ class Stochastic:
             return
         if isinstance(data.x, Grid) or is_on_disk(data.x) or data.gaps is not None:
             raise TypeError(
-                "batches of rows want rows in memory and outputs with common rows, not a grid, a file or a mask per entry: "
+                "rows= needs data in memory with one mask for all outputs, not a grid, a file or a mask per entry: "
                 "leave out rows=."
             )
         if model.is_per_row:
             raise ValueError("the model's noise (or penalty) is given per row, and a batch has other rows: give one number.")
-        if type(solver).settled is not AbstractSolver.settled:
+        self.check_solver(solver)
+
+    def check_solver(self, solver: AbstractSolver) -> None:
+        """Raise `TypeError` if the solver cannot condition on a batch."""
+        if self.rows is not None and type(solver).settled is not AbstractSolver.settled:
             raise TypeError(f"{solver!r} chooses among all rows: for batches take kx.Cholesky(), or leave out rows=.")
 
 

@@ -2,6 +2,7 @@
 
 from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked
+from kernax.grams._grown import GrownGram, grown
 from kernax.grams._kronecker import KroneckerGram, along_axes, by_columns, summed_by_columns
 from kernax.grams._low_rank import AbstractFeatures, LowRankGram, OwnFeatures
 from kernax.grams._stored import StoredGram
@@ -10,6 +11,7 @@ __all__ = [
     "AbstractFeatures",
     "AbstractGram",
     "Gram",
+    "GrownGram",
     "KroneckerGram",
     "LowRankGram",
     "MatrixGram",
@@ -18,6 +20,7 @@ __all__ = [
     "along_axes",
     "by_columns",
     "gram_of",
+    "grown",
     "masked",
     "summed_by_columns",
 ]

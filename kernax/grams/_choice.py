@@ -25,7 +25,7 @@ def gram_of(kernel: AbstractKernel, x: Rows, mask: Bool[Array, " n"]) -> Abstrac
     """
     if isinstance(x, Grid):
         axes = kernel.axes()
-        if axes is not None and set(axes) == set(range(len(x.axes))):
+        if axes is not None and set(axes) == set(x.keys):
             return KroneckerGram(kernel, x, mask)
     if is_on_disk(x):
         return StoredGram(kernel, x, mask)

@@ -21,11 +21,12 @@ class KroneckerGram(AbstractGram):
 
     def factors(self):
         axes = self.kernel.axes()
-        return [axes[i].gram(axis, None) for i, axis in enumerate(self.x.axes)]
+        return [axes[key].gram(axis, None) for key, axis in zip(self.x.keys, self.x.axes, strict=True)]
 
     def cross_factors(self, x):
         axes, parts = self.kernel.axes(), take(x)
-        return [axes[i].gram(axis, parts[i]) for i, axis in enumerate(self.x.axes)]
+        keys: Any = self.x.keys
+        return [axes[key].gram(axis, parts[key]) for key, axis in zip(keys, self.x.axes, strict=True)]
 
     def mv(self, v):
         on = self.mask[:, None]
@@ -43,6 +44,10 @@ class KroneckerGram(AbstractGram):
 
     def cross_mv(self, x, v):
         v = jnp.where(self.mask[:, None], v, 0.0)
+        if isinstance(x, Grid):
+            axes = self.kernel.axes()
+            parts = zip(self.x.keys, self.x.axes, x.axes, strict=True)
+            return along_axes([axes[key].gram(known, new).T for key, known, new in parts], v)
         # What stays of a row's numbers when the first axis has been summed over.
         width = v.shape[1] * math.prod(self.x.shape[1:]) + sum(self.x.shape)
         return map_rows(lambda block: summed_by_columns(self.cross_factors(block), v), x, width)

@@ -15,9 +15,11 @@ from kernax import learners, selection
 from kernax.fitting._fits import Settings
 from kernax.learners._features import columns
 from kernax.parameters._fields import Setting
+from kernax.rows import Functionals
 
 _NAMES = """
-    bijectors data fitting grams kernels learners means model noises parameters posterior priors rows selection solvers
+    bijectors data fitting grams kernels learners means model noises observe parameters posterior priors rows selection
+    solvers statistics
 """
 _PACKAGES = tuple(f"kernax.{name}" for name in _NAMES.split())
 """Where kernax's own modules come from; packages above these register what they save."""
@@ -125,6 +127,7 @@ def _built_in() -> dict[str, Any]:
         if isinstance(thing, type) and issubclass(thing, eqx.Module) and not name.startswith("_"):
             found[f"equinox.nn.{name}"] = thing
     found |= {f"jax.nn.{name}": getattr(jax.nn, name) for name in _ACTIVATIONS.split()}
+    found["kernax.rows.Functionals"] = Functionals
     found |= {f"jax.lax.{f.__name__}": f for f in (jax.lax.add, jax.lax.max)}  # of Equinox's layers that pool
     found |= {f"jax.numpy.{name}": getattr(jnp, name) for name in _ELEMENTWISE.split()}
     return found

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kernax.fitting._fits import as_result
+from kernax.fitting._fits import Unsaved, as_result
 from kernax.io._allowed import is_named_tuple, named, names
 from kernax.io._file import FileError
 from kernax.solvers import Result, result_name
@@ -22,19 +22,6 @@ BITS = {
     for kind in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, np.complex64, np.complex128)
 }
 """Kinds of numbers that safetensors does not have for NumPy, kept as their bytes."""
-
-
-class Unsaved:
-    """What stands for a setting of a fit that could not be saved, such as a lambda."""
-
-    def __init__(self, what: str):
-        self.what = what
-
-    def __repr__(self):
-        return f"<{self.what}, which was not saved with the fits: give it again>"
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        raise ValueError(f"the {self.what} was not saved with these fits: fit anew with kx.fit_many.")
 
 
 class Decoder:

@@ -17,9 +17,9 @@ import numpy as np
 from kernax._arrays import is_concrete
 from kernax._stored import Stored
 from kernax.data import Data
-from kernax.fitting._fits import Settings, as_result
+from kernax.fitting._fits import Settings, Unsaved, as_result
 from kernax.io._allowed import is_named_tuple, name_of
-from kernax.io._decode import BITS, Unsaved
+from kernax.io._decode import BITS
 from kernax.model import Conditioned
 from kernax.solvers import Result, result_name
 

@@ -56,6 +56,10 @@ class Sum(AbstractKernel):
     def definite(self, x, mask):
         return Sum(tuple(k.definite(x, mask) for k in self.kernels))
 
+    def check(self, x, counts=None):
+        for kernel in self.kernels:
+            kernel.check(x, counts)
+
     def initialised(self, x, mask, variance):
         started = [k.initialised(x, mask, variance / len(self.kernels)) for k in self.kernels]
         return Sum(tuple(_in_given_ratios(k, own, self.kernels) for k, own in zip(started, self.kernels, strict=True)))
@@ -123,11 +127,15 @@ class Product(AbstractKernel):
         parts = _all([k.axes() for k in self.kernels])
         if parts is None:
             return None
-        merged: dict[int, AbstractKernel] = {}
+        merged: dict[int | str, AbstractKernel] = {}
         for part in parts:
             for axis, kernel in part.items():
                 merged[axis] = kernel if axis not in merged else merged[axis] * kernel
         return merged
+
+    def check(self, x, counts=None):
+        for kernel in self.kernels:
+            kernel.check(x, counts)
 
     def initialised(self, x, mask, variance):
         shares = [variance] + [jnp.ones_like(variance)] * (len(self.kernels) - 1)
@@ -172,7 +180,7 @@ class Scale(AbstractKernel):
         inner = self.kernel.axes()
         if inner is None:
             return None
-        first = min(inner)
+        first = next(iter(inner))
         return inner | {first: Scale(inner[first], self.variance)}
 
     def summands(self):
@@ -183,6 +191,9 @@ class Scale(AbstractKernel):
 
     def definite(self, x, mask):
         return Scale(self.kernel.definite(x, mask), self.variance)
+
+    def check(self, x, counts=None):
+        self.kernel.check(x, counts)
 
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(x, mask, jnp.ones_like(variance))
@@ -215,6 +226,9 @@ class Power(AbstractKernel):
 
     def coordinates(self, x):
         return self.kernel.coordinates(x)
+
+    def check(self, x, counts=None):
+        self.kernel.check(x, counts)
 
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(x, mask, variance ** (1 / self.exponent))

@@ -14,6 +14,7 @@ from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import of_features, selected, viewed
 from kernax.kernels._trends import ViewedTrend
 from kernax.parameters import as_function
+from kernax.rows import is_label
 
 
 class Select(AbstractKernel):
@@ -23,7 +24,7 @@ class Select(AbstractKernel):
 
     - `kernel`: the kernel of that part.
     - `columns`: column numbers of an array, such as `(0, 2)`; or
-    - `key`: the key of a dict; or
+    - `key`: the key of a dict, which is an axis of a `kx.Grid` whose axes have names; or
     - `axis`: the place in a tuple, which is an axis of a `kx.Grid`. Give exactly one of the three.
     """
 
@@ -69,7 +70,16 @@ class Select(AbstractKernel):
         return self.kernel.coordinates(self.view(x))
 
     def axes(self):
-        return None if self.axis is None else {self.axis: self.kernel}
+        place = self.axis if self.key is None else self.key
+        return None if place is None else {place: self.kernel}
+
+    def check(self, x, counts=None):
+        if type(self.kernel).check is AbstractKernel.check:
+            return
+        if self.columns is None:
+            self.kernel.check(self.view(x), counts)
+        elif is_label(x):
+            self.kernel.check(x[..., np.asarray(self.columns)], counts)
 
     def summands(self):
         return tuple(eqx.tree_at(lambda k: k.kernel, self, part) for part in self.kernel.summands())

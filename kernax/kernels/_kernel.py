@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from kernax.parameters import Parametrised, as_dtype
-from kernax.rows import Rows, as_rows, check_same_columns, row_dtype, take
+from kernax.rows import Grid, Rows, as_rows, check_same_columns, row_dtype, take
 
 if TYPE_CHECKING:
     from kernax.kernels._markov import MarkovProcess
@@ -75,9 +75,21 @@ class AbstractKernel(Parametrised):
         """
         return self.features(x)
 
-    def axes(self) -> "dict[int, AbstractKernel] | None":
+    def axes(self) -> "dict[int | str, AbstractKernel] | None":
         """The factors of a product over the axes of a `kx.Grid`, by axis; `None` if it is not such a product."""
         return None
+
+    def check(self, x: Any, counts: Any = None) -> None:
+        """Raise `ValueError` if the kernel does not know some rows, as far as that can be seen before tracing.
+
+        By default all rows are known. A kernel of labels refuses those out of range; without it, JAX would take others.
+
+        **Arguments:**
+
+        - `x`: rows, as arrays of JAX or NumPy.
+        - `counts`: if these are rows to learn from, which of them count: each label must be in one of them.
+        """
+        del x, counts
 
     def summands(self) -> "tuple[AbstractKernel, ...]":
         """The kernels of which this one is the sum; itself if it is not a sum."""
@@ -100,10 +112,12 @@ class AbstractKernel(Parametrised):
     def __call__(self, x: Any, z: Any = None) -> Float[Array, "n m"]:
         """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`, in their floating type."""
         x = take(as_rows(x, "x"))
+        self.check(x)
         if z is None:
             return as_dtype(self, row_dtype(x)).gram(x, None)
         z = take(as_rows(z, "z"))
         check_same_columns(z, x, "z", "x")
+        self.check(z)
         return as_dtype(self, row_dtype(x, z)).gram(x, z)
 
     def __add__(self, other: Any) -> "AbstractKernel":
@@ -123,3 +137,9 @@ class AbstractKernel(Parametrised):
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+
+def check_rows(kernel: AbstractKernel, x: Any, counts: Any = None) -> None:
+    """`kernel.check` of rows that may be a `kx.Grid`."""
+    if type(kernel).check is not AbstractKernel.check:
+        kernel.check(x.with_labels() if isinstance(x, Grid) else x, counts)

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
@@ -65,7 +66,8 @@ class Part:
       to an array `(n, p, J)`.
     - `start`: P, the covariance of each state without data, `(p, J, J)`. If p is 1, it is that of all.
     - `transition`: a function from steps δ of any shape `*n` to `A(δ)` and `Q(δ)` of shape `(*n, p, J, J)`. If p is 1, they
-      are those of all.
+      are those of all. As a `jax.tree_util.Partial` of its parameters, it is computed together with others of the same
+      function.
     - `earlier`: only if the process is not stationary: a function from steps δ to the covariance of the first state with the
       state δ before it, and the covariance of that one.
     """
@@ -119,16 +121,21 @@ def matern(order: int, lengthscale: Float[Array, "*d"]) -> MarkovProcess | None:
         return None
     rate = math.sqrt(2 * order + 1) / lengthscale.reshape(())
 
-    def transition(steps: Array) -> tuple[Array, Array]:
-        return _matern_transition(order, jnp.minimum(rate * steps, _FAR))
-
     start = jnp.asarray(np.sum(_matern_matrices(order)[1], axis=0), rate.dtype)
-    return MarkovProcess(Coordinate(), (Part(np.eye(order + 1)[:1], start[None], transition),))
+    return MarkovProcess(Coordinate(), (Part(np.eye(order + 1)[:1], start[None], Partial(_matern_steps(order), rate)),))
+
+
+@functools.cache
+def _matern_steps(order: int) -> Callable[[Array, Array], tuple[Array, Array]]:
+    def transition(rate: Array, steps: Array) -> tuple[Array, Array]:
+        return _matern_transition(order, capped(rate * steps, _FAR))
+
+    return transition
 
 
 def constant(variance: Float[Array, ""]) -> MarkovProcess:
     """The process that never changes."""
-    return MarkovProcess(None, (Part(np.ones((1, 1)), variance.reshape(1, 1, 1), unmoved),))
+    return MarkovProcess(None, (Part(np.ones((1, 1)), variance.reshape(1, 1, 1), Partial(unmoved)),))
 
 
 def of_features(features: Callable[[Rows], Float[Array, "n r"] | None]) -> MarkovProcess:
@@ -139,7 +146,7 @@ def of_features(features: Callable[[Rows], Float[Array, "n r"] | None]) -> Marko
         assert values is not None
         return values[:, :, None]
 
-    return MarkovProcess(None, (Part(observation, jnp.ones((1, 1, 1), jnp.float32), unmoved),))
+    return MarkovProcess(None, (Part(observation, jnp.ones((1, 1, 1), jnp.float32), Partial(unmoved)),))
 
 
 def unmoved(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n 1 1 1"], Float[Array, "*n 1 1 1"]]:
@@ -153,13 +160,6 @@ def scaled(process: MarkovProcess | None, variance: Float[Array, ""]) -> MarkovP
     if process is None:
         return None
 
-    def transition(part: Part) -> Transition:
-        def scaled_transition(steps: Array) -> tuple[Array, Array]:
-            move, shock = part.transition(steps)
-            return move, variance * shock
-
-        return scaled_transition
-
     def earlier(part: Part) -> Transition | None:
         inner = part.earlier
 
@@ -170,8 +170,16 @@ def scaled(process: MarkovProcess | None, variance: Float[Array, ""]) -> MarkovP
 
         return None if inner is None else scaled_earlier
 
-    parts = [Part(part.observation, variance * part.start, transition(part), earlier(part)) for part in process.parts]
-    return MarkovProcess(process.coordinate, tuple(parts))
+    def of_part(part: Part) -> Part:
+        transition = Partial(_scaled_transition, part.transition, variance)
+        return Part(part.observation, variance * part.start, transition, earlier(part))
+
+    return MarkovProcess(process.coordinate, tuple(map(of_part, process.parts)))
+
+
+def _scaled_transition(transition: Transition, variance: Array, steps: Array) -> tuple[Array, Array]:
+    move, shock = transition(steps)
+    return move, variance * shock
 
 
 def summed(processes: Sequence[MarkovProcess | None]) -> MarkovProcess | None:
@@ -192,12 +200,7 @@ def multiplied(processes: Sequence[MarkovProcess | None]) -> MarkovProcess | Non
 
 
 def _product(first: Part, second: Part) -> Part:
-    def transition(steps: Array) -> tuple[Array, Array]:
-        (move, shock), (other_move, other_shock) = first.transition(steps), second.transition(steps)
-        # Of the first, what is left of P. Without a difference, which would lose digits.
-        kept = product(product(move, first.start), jnp.swapaxes(move, -1, -2))
-        return _kronecker(move, other_move), _kronecker(shock, second.start) + _kronecker(kept, other_shock)
-
+    transition = Partial(_product_transition, first.transition, second.transition, first.start, second.start)
     start = _kronecker(first.start, second.start)
     if not callable(first.observation) and not callable(second.observation):
         return Part(_kronecker(first.observation[:, None], second.observation[:, None])[:, 0], start, transition)
@@ -206,6 +209,15 @@ def _product(first: Part, second: Part) -> Part:
         return _kronecker(first.observed(x)[:, :, None], second.observed(x)[:, :, None])[:, :, 0]
 
     return Part(observation, start, transition)
+
+
+def _product_transition(
+    first: Transition, second: Transition, first_start: Array, second_start: Array, steps: Array
+) -> tuple[Array, Array]:
+    (move, shock), (other_move, other_shock) = first(steps), second(steps)
+    # Of the first, what is left of P. Without a difference, which would lose digits.
+    kept = product(product(move, first_start), jnp.swapaxes(move, -1, -2))
+    return _kronecker(move, other_move), _kronecker(shock, second_start) + _kronecker(kept, other_shock)
 
 
 def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> MarkovProcess | None:
@@ -271,11 +283,20 @@ def _matern_transition(order: int, x: Float[Array, "*n"]) -> tuple[Float[Array, 
 @_matern_transition.defjvp
 def _matern_transition_jvp(order, primals, tangents):
     # As one number for each step times a matrix: reverse mode through the sums of `_combined` takes three times as long.
+    # `A' = F A` and `Q' = q A e eᵀ Aᵀ`: the slopes follow from A, which is kept anyway.
     (x,), (dx,) = primals, tangents
-    powers, shares = _matern_matrices(order)
-    change = np.concatenate([powers[1:], np.zeros_like(powers[:1])]) - powers
-    slopes = (_combined(change, _gamma_slopes(order + 1, x)), _combined(2.0 * shares, _gamma_slopes(2 * order + 1, 2.0 * x)))
-    return _matern_transition(order, x), tuple(times_each(slope, dx) for slope in slopes)
+    move, shock = _matern_transition(order, x)
+    feedback, density = _matern_feedback(order)
+    by_noise = move[..., -1]
+    slopes = (product(jnp.asarray(feedback, x.dtype), move), density * by_noise[..., :, None] * by_noise[..., None, :])
+    return (move, shock), tuple(times_each(slope, dx) for slope in slopes)
+
+
+def capped(x: Float[Array, "*n"], cap: Any) -> Float[Array, "*n"]:
+    """`min(x, cap)`; as a choice, which in reverse mode keeps the sum over the entries of a matrix apart from that over the
+    steps: XLA would join the two and keep an array of its own for each entry.
+    """
+    return jnp.where(x > cap, cap, x)  # NaN stays
 
 
 def times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) -> Float[Array, "*n 1 j j"]:
@@ -286,11 +307,20 @@ def times_each(matrices: Float[Array, "*n 1 j j"], numbers: Float[Array, "*n"]) 
 
 
 @functools.cache
+def _matern_feedback(order: int) -> tuple[np.ndarray, float]:
+    """F and q: the state follows `z' = F z`, driven by noise of density q in its last entry. All eigenvalues of F are -1."""
+    size = order + 1
+    feedback = np.eye(size, k=1)
+    feedback[-1] -= [math.comb(size, k) for k in range(size)]
+    return feedback, -2.0 * (feedback @ np.sum(_matern_matrices(order)[1], axis=0))[-1, -1]
+
+
+@functools.cache
 def _matern_matrices(order: int) -> tuple[np.ndarray, np.ndarray]:
     """Constant matrices with `A(x) = Σ_k powers[k] e⁻ˣ xᵏ/k!` and `Q(x) = Σ_k shares[k] γ_k(2x)`; see `_gamma_tails`.
 
-    The state follows `z' = F z` driven by noise in its last entry. All eigenvalues of F are -1, so `F + I` is nilpotent:
-    `A(x) = exp(F x)` is a polynomial times `e⁻ˣ`, and `Q(x) = q ∫₀ˣ A(s) e eᵀ A(s)ᵀ ds` a sum of gamma integrals.
+    `F + I` is nilpotent: `A(x) = exp(F x)` is a polynomial times `e⁻ˣ`, and `Q(x) = q ∫₀ˣ A(s) e eᵀ A(s)ᵀ ds` a sum of gamma
+    integrals.
     """
     size = order + 1
     nilpotent = np.eye(size) + np.eye(size, k=1)
@@ -305,10 +335,11 @@ def _matern_matrices(order: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _combined(matrices: np.ndarray, terms: Sequence[Float[Array, "*n"]]) -> Float[Array, "*n 1 j j"]:
     """`Σ_k matrices[k] terms[k]`."""
-    # As one matrix product, whose transpose is one, too: a sum of products of arrays has a slow derivative.
-    factors = jnp.stack(terms, axis=-1)
-    flat = matmul(factors, jnp.asarray(matrices.reshape(len(terms), -1), factors.dtype))
-    return flat.reshape(*factors.shape[:-1], 1, *matrices.shape[1:])
+    dtype = terms[0].dtype
+    products = (
+        jnp.asarray(matrix, dtype) * term[..., None, None, None] for matrix, term in zip(matrices, terms, strict=True)
+    )
+    return functools.reduce(operator.add, products)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

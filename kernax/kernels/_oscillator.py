@@ -16,11 +16,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from kernax.kernels._distances import squared_distances
 from kernax.kernels._kernel import AbstractKernel
-from kernax.kernels._markov import Coordinate, MarkovProcess, Part, times_each
+from kernax.kernels._markov import Coordinate, MarkovProcess, Part, capped, times_each
 from kernax.parameters import Parameter, positive
 
 _TERMS = 18
@@ -65,14 +66,9 @@ class SHO(AbstractKernel):
         return x / self._unit
 
     def state_space(self):
-        def transition(steps: Array) -> tuple[Array, Array]:
-            damping = self._damping
-            x = jnp.minimum(steps / self._unit, _FAR * (damping + 1.0 / damping))
-            return _transition(x, jnp.broadcast_to(damping, x.shape))
-
         # f and its derivative in x: both have variance 1, and they are independent.
         start = jnp.eye(2, dtype=self.period.dtype)[None]
-        return MarkovProcess(Coordinate(), (Part(np.eye(2)[:1], start, transition),))
+        return MarkovProcess(Coordinate(), (Part(np.eye(2)[:1], start, Partial(_steps, self._unit, self._damping)),))
 
     @property
     def _unit(self) -> Float[Array, ""]:
@@ -155,6 +151,13 @@ def _phi_jvp(k, primals, tangents):
 
 def _double_factorial(n: int) -> int:
     return math.prod(range(n, 0, -2))
+
+
+def _steps(
+    unit: Array, damping: Array, steps: Float[Array, "*n"]
+) -> tuple[Float[Array, "*n 1 2 2"], Float[Array, "*n 1 2 2"]]:
+    x = capped(steps / unit, _FAR * (damping + 1.0 / damping))
+    return _transition(x, jnp.broadcast_to(damping, x.shape))
 
 
 @jax.custom_jvp

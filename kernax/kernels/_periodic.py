@@ -12,10 +12,10 @@ from kernax.kernels._markov import of_features
 from kernax.kernels._stationary import check_width
 from kernax.parameters import Parameter, positive
 
-_SHORTEST = 0.05
-"""A periodic function with a shorter lengthscale would need hundreds of harmonics; its weights are those of this one."""
-_EXTRA_ORDERS = 60
-"""Orders beyond those that are used from which the recursion of the weights starts."""
+_SHORT = 0.05
+"""Lengthscales below which Debye's expansion of the weights is exact to rounding."""
+_EXTRA_ORDERS = 120
+"""Orders beyond those that are used from which the recursion of the weights starts: enough for lengthscales of `_SHORT`."""
 
 
 class Periodic(AbstractKernel):
@@ -26,8 +26,9 @@ class Periodic(AbstractKernel):
     `4 sin²(π(a-b)/p) = ‖u(a) - u(b)‖²`.
 
     For one column it is also `Σ_j q_j cos(2πj(a-b)/p)`, with weights `q_j` that add up to 1 (Bessel functions of `1/ℓ²`).
-    `kx.StateSpace()` uses the first of them. No value of the kernel is off by more than `omitted_variance()`: with 15
-    harmonics less than 1e-15 if ℓ ≥ 0.8, 1e-9 if ℓ ≥ 0.5, and 1e-5 if ℓ ≥ 0.3. Other solvers use the kernel as it is.
+    `kx.StateSpace()` uses the first of them, so it is not exact. No value of the kernel is off by more than
+    `omitted_variance()`: with 15 harmonics less than 1e-15 if ℓ ≥ 0.8, 1e-9 if ℓ ≥ 0.5, and 1e-5 if ℓ ≥ 0.3. Where that is
+    not small against the noise, the result is `too_few_harmonics`. Other solvers use the kernel as it is.
 
     **Arguments:**
 
@@ -66,7 +67,7 @@ class Periodic(AbstractKernel):
 
     def omitted_variance(self) -> Float[Array, ""]:
         """The variance that `kx.StateSpace()` leaves out: 1 less the weights of the harmonics that it uses."""
-        return 1.0 - jnp.sum(_wave_weights(self.harmonics, self.lengthscale.reshape(())))
+        return jnp.maximum(1.0 - jnp.sum(_wave_weights(self.harmonics, self.lengthscale.reshape(()))), 0.0)
 
     def _waves(self, x: Float[Array, "n 1"]) -> Float[Array, "n r"]:
         """Cosine and sine of every harmonic, times the root of its weight."""
@@ -121,16 +122,40 @@ class Cosine(AbstractKernel):
 def _wave_weights(count: int, lengthscale: Float[Array, ""]) -> Float[Array, " r"]:
     """`q_0 = I_0(κ)e^-κ` and `q_j = 2 I_j(κ)e^-κ` with `κ = 1/ℓ²`, for j up to `count`.
 
-    The ratios `I_j/I_(j-1) = 1/(2j/κ + I_(j+1)/I_j)` are computed from high j downwards, where errors die out. A floor keeps
-    the root of a weight that underflows differentiable.
+    A floor keeps the root of a weight that underflows differentiable.
     """
-    inverse = jnp.maximum(lengthscale, _SHORTEST) ** 2
+    is_short = lengthscale < _SHORT
+    by_ratios = _bessel_by_ratios(count, jnp.where(is_short, _SHORT, lengthscale) ** 2)
+    values = jnp.where(is_short, _bessel_of_short(count, jnp.where(is_short, lengthscale, _SHORT) ** 2), by_ratios)
+    weights = values * jnp.where(jnp.arange(count + 1) > 0, 2.0, 1.0)
+    return jnp.maximum(weights, jnp.finfo(lengthscale.dtype).tiny).astype(lengthscale.dtype)
+
+
+def _bessel_by_ratios(count: int, inverse: Float[Array, ""]) -> Float[Array, " r"]:
+    """`I_j(κ)e^-κ` for j up to `count`, of `1/κ`.
+
+    The ratios `I_j/I_(j-1) = 1/(2j/κ + I_(j+1)/I_j)` are computed from high j downwards, where errors die out.
+    """
 
     def downwards(ratio: Array, j: Array) -> tuple[Array, Array]:
         ratio = 1.0 / (2.0 * j * inverse + ratio)
         return ratio, ratio
 
-    orders = jnp.arange(1, count + _EXTRA_ORDERS, dtype=lengthscale.dtype)
-    ratios = jax.lax.scan(downwards, jnp.zeros_like(lengthscale), orders, reverse=True)[1][:count]
-    weights = jnp.concatenate([jnp.ones(1, lengthscale.dtype), 2.0 * jnp.cumprod(ratios)])
-    return jnp.maximum(jax.scipy.special.i0e(1.0 / inverse) * weights, jnp.finfo(lengthscale.dtype).tiny)
+    orders = jnp.arange(1, count + _EXTRA_ORDERS, dtype=inverse.dtype)
+    ratios = jax.lax.scan(downwards, jnp.zeros_like(inverse), orders, reverse=True)[1][:count]
+    return jax.scipy.special.i0e(1.0 / inverse) * jnp.concatenate([jnp.ones(1, inverse.dtype), jnp.cumprod(ratios)])
+
+
+def _bessel_of_short(count: int, inverse: Float[Array, ""]) -> Float[Array, " r"]:
+    """The same for large κ, by Debye's expansion in powers of `1/√(j² + κ²)` (DLMF 10.41)."""
+    orders = jnp.arange(count + 1, dtype=inverse.dtype)
+    slope = orders * inverse
+    root = jnp.sqrt(1.0 + slope**2)
+    small, t = inverse / root, (slope / root) ** 2
+    series = 1.0 + small * (
+        (3 - 5 * t) / 24
+        + small * ((81 + t * (-462 + t * 385)) / 1152 + small * (30375 + t * (-369603 + t * (765765 - t * 425425))) / 414720)
+    )
+    fourth = 4465125 + t * (-94121676 + t * (349922430 + t * (-446185740 + t * 185910725)))
+    series = series + small**4 * fourth / 39813120
+    return jnp.exp(orders * (slope / (1.0 + root) - jnp.arcsinh(slope))) * jnp.sqrt(small / (2.0 * jnp.pi)) * series

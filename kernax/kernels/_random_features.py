@@ -33,9 +33,9 @@ class RandomFeatures(AbstractKernel):
     The error of an entry is about `variance/√(2·number)`. With `kx.LowRank()` every answer is exact for the approximation,
     in O(n·number²). `RandomFeatures` may be added to and multiplied by kernels with features, such as `kx.Linear()`.
 
-    Takes `RBF`, `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, their multiples, sums and products, and `Select`
-    and `Warp` of them. Their parameters are fitted as usual. Second derivatives in `RationalQuadratic.alpha` are not
-    available.
+    Takes `RBF`, `Matern`, `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, their multiples, sums and products, and
+    `Select` and `Warp` of them. Their parameters are fitted as usual. Second derivatives in `Matern.nu` and
+    `RationalQuadratic.alpha` are not available.
 
     **Arguments:**
 
@@ -80,9 +80,9 @@ class RandomFeatures(AbstractKernel):
         waves = self.kernel.waves(x, self.number, (self.seed,))
         if waves is None:
             raise TypeError(
-                f"RandomFeatures needs a kernel that is a mean of random waves (RBF, Matern12, Matern32, Matern52, "
-                f"RationalQuadratic, their multiples, sums and products), and {self.kernel!r} is not: use the kernel itself "
-                f"with kx.LowRank(), which chooses inducing rows."
+                f"RandomFeatures needs a kernel that is a mean of random waves (RBF, Matern, Matern12, Matern32, "
+                f"Matern52, RationalQuadratic, their multiples, sums and products), and {self.kernel!r} is not: use the "
+                f"kernel itself with kx.LowRank(), which chooses inducing rows."
             )
         return waves
 
@@ -104,11 +104,21 @@ def matern_root(degrees: int, number: int, seed: tuple[int, ...], dtype: Any) ->
     return jnp.asarray(np.sqrt(half / gammaincinv(half, _uniform(number, seed))), dtype)
 
 
+def any_matern_root(nu: Float[Array, ""], number: int, seed: tuple[int, ...], dtype: Any) -> Float[Array, " m"]:
+    """√τ of a Matérn kernel of order ν, as a smooth function of it: 1/τ is Gamma distributed with shape ν and mean 1."""
+    return 1.0 / _root_of_gamma(nu, number, seed, dtype)
+
+
 def rational_quadratic_root(alpha: Float[Array, ""], number: int, seed: tuple[int, ...], dtype: Any) -> Float[Array, " m"]:
     """√τ of a rational quadratic kernel: τ is Gamma distributed with shape α and mean 1."""
+    return _root_of_gamma(alpha, number, seed, dtype)
+
+
+def _root_of_gamma(shape: Float[Array, ""], number: int, seed: tuple[int, ...], dtype: Any) -> Float[Array, " m"]:
+    """Roots of numbers that are Gamma distributed with this shape and mean 1."""
     uniform = jnp.asarray(_uniform(number, seed), dtype)
-    tau = _gamma_quantile(uniform, jnp.broadcast_to(alpha.astype(dtype), uniform.shape)) / alpha
-    return jnp.sqrt(jnp.maximum(tau, jnp.finfo(dtype).tiny))
+    mixing = _gamma_quantile(uniform, jnp.broadcast_to(shape.astype(dtype), uniform.shape)) / shape
+    return jnp.sqrt(jnp.maximum(mixing, jnp.finfo(dtype).tiny))
 
 
 @jax.custom_jvp

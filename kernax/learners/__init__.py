@@ -6,10 +6,12 @@ losses, Gaussian processes seen through a likelihood); committees (AdaBoost, bag
 
 from kernax.learners._adaboost import AdaBoost, adaboost, rounds_for
 from kernax.learners._bagging import Bagged, bagged
+from kernax.learners._classes import LatentClasses, SoftmaxGP
 from kernax.learners._dictionary import Dictionary
 from kernax.learners._features import FourierFeatures, PolynomialFeatures, random_fourier_features
 from kernax.learners._laplace import GPClassifier, LaplaceGP, LatentGP
 from kernax.learners._lasso import LassoFit, LassoPath, lasso, lasso_path
+from kernax.learners._likelihoods import Bernoulli, NegativeBinomial, Ordinal, Softmax, StudentT
 from kernax.learners._linear import LeastSquaresFit, RidgeFit, least_squares, ridge
 from kernax.learners._linear_thresholds import LinearThresholds
 from kernax.learners._losses import AbstractLoss, Huber, Logistic, Poisson, SmoothQuantile, Squared, SquaredHinge
@@ -30,6 +32,7 @@ __all__ = [
     "AbstractMembers",
     "AdaBoost",
     "Bagged",
+    "Bernoulli",
     "Boosted",
     "Dictionary",
     "FourierFeatures",
@@ -39,18 +42,24 @@ __all__ = [
     "LaplaceGP",
     "LassoFit",
     "LassoPath",
+    "LatentClasses",
     "LatentGP",
     "LeastSquaresFit",
     "LinearThresholds",
     "Logistic",
+    "NegativeBinomial",
     "OneAgainstRest",
+    "Ordinal",
     "Poisson",
     "PolynomialFeatures",
     "RidgeFit",
     "SmoothMachine",
     "SmoothQuantile",
+    "Softmax",
+    "SoftmaxGP",
     "Squared",
     "SquaredHinge",
+    "StudentT",
     "Stump",
     "Stumps",
     "SupportVectors",

@@ -10,14 +10,13 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import matmul
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel
+from kernax.learners._classes import softmax_gp
 from kernax.learners._losses import AbstractLoss, Logistic, as_loss
 from kernax.learners._machines import (
     AbstractExpansion,
@@ -28,6 +27,7 @@ from kernax.learners._machines import (
     max_jitter_of,
 )
 from kernax.learners._modes import approximation, attached, mode, prior_of
+from kernax.learners._predictive import averaged, interval, log_density
 from kernax.learners._smooth_machine import (
     SmoothMachine,
     check_classifier,
@@ -40,16 +40,12 @@ from kernax.learners._smooth_machine import (
 )
 from kernax.learners._stationarity import Curvature, DataTerm, Task, curvature
 from kernax.learners._votes import sign
-from kernax.posterior import rows_like
-from kernax.rows import Rows, map_rows
+from kernax.posterior import Interval, rows_like
+from kernax.rows import Rows
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import AbstractSolver, AbstractSystem, Result, Solution, is_usable
 
 _MAX_STEPS = 100
-_NODES = np.linspace(-8.0, 8.0, 201)
-_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.sum(np.exp(-0.5 * _NODES**2))
-"""The trapezoidal rule for a normal density. For functions without a singularity near the real axis it converges faster than
-any power: the mean of a sigmoid is right to 1e-10 up to a standard deviation of 10."""
 
 
 class LatentGP(AbstractMachine):
@@ -87,6 +83,8 @@ class LatentGP(AbstractMachine):
         check_observed(self.likelihood, data, False, "LatentGP")
 
     def conditioned(self, data, finite, solver):
+        if self.likelihood.num_functions > 1:
+            return softmax_gp(self, data, finite, solver, _MAX_STEPS)
         # Cholesky factorises `I + √W K √W`, whose eigenvalues are all at least 1, and several moves share a factor.
         by = _by_factors if solver.suits_machines else _by_conditioning
         return by(self, data, finite, solver)
@@ -146,23 +144,42 @@ class LaplaceGP(AbstractExpansion):
     def latent(self, x: Any) -> Latent:
         """Mean `k_xX α` and variance `k(x,x) - k_xX (K + W⁻¹)⁻¹ k_Xx` of f at the rows of x; O(n²) a row with a dense
         solver."""
-        return _latent(self, rows_like(self.data, x))
+        return _latent(self, rows_like(self.model, self.data, x))
 
     def _sum(self, x):
         return self.system.mean(x, self.solution)
 
-    def probability(self, x: Any) -> Float[Array, " m"]:
-        """`P(y = +1)` at the rows of x, averaged over f. Nearer to ½ than `machine.probability`, where f is uncertain."""
-        likelihood = self.model.likelihood
-        mean, variance = self.latent(x)
-        nodes, weights = jnp.asarray(_NODES, mean.dtype), jnp.asarray(_WEIGHTS, mean.dtype)
-        # The root's slope at a variance of 0 is infinite.
-        spread = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
+    def probability(self, x: Any) -> Float[Array, "m *k"]:
+        """`P(y = +1)` at the rows of x, averaged over f; of grades (`Ordinal`) all probabilities, `(m, k)`.
 
-        def averaged(row: tuple[Array, Array]) -> Array:
-            return matmul(likelihood.probability(row[0][:, None] + row[1][:, None] * nodes), weights)
+        Nearer to ½ than `machine.probability`, where f is uncertain.
+        """
+        return averaged(self.model.likelihood.probability, *self.latent(x))
 
-        return map_rows(averaged, (mean, spread), len(_NODES))
+    def mean(self, x: Any) -> Float[Array, " m"]:
+        """The mean of a new observation at the rows of x, averaged over f: of counts, the mean of `e^f`, which is more than
+        `e` to the mean of f. Of grades, the mean of 0, …, k - 1."""
+        return averaged(self.model.likelihood.mean, *self.latent(x))
+
+    def interval(self, x: Any, level: float = 0.95) -> Interval:
+        """Where a new observation at each row of x lies with probability `level`, by its quantiles `(1 ± level)/2`.
+
+        Whole numbers for counts and grades. The uncertainty of f is included. Not differentiable.
+
+        **Arguments:**
+
+        - `x`: new inputs, `(m, d)`.
+        - `level`: the probability, between 0 and 1.
+
+        **Returns:**
+
+        An `Interval(lower, upper)` of two arrays `(m,)`.
+        """
+        return interval(self.model.likelihood, *self.latent(x), level)
+
+    def log_density(self, x: Any, y: Any) -> Float[Array, " m"]:
+        """`log p(y | x)` of new observations y `(m,)` at the rows of x, averaged over f."""
+        return log_density(self.model.likelihood, *self.latent(x), y)
 
     def classify(self, x: Any) -> Float[Array, " m"]:
         """-1 or +1 for every row of x, by the mean of f."""

@@ -1,18 +1,31 @@
 """Smooth losses: what a machine minimises, and, where `e^-loss` has a constant mass over y, a likelihood."""
 
 import abc
+import functools
 import math
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import betaln, erf, gammaln
+from jax.scipy.special import betaln, erf, gammaincc, gammaln
 from jaxtyping import Array, Bool, Float
 
 from kernax.parameters import Parameter, Parametrised, as_function, positive
 
 Scalar = Float[Array, ""]
+
+
+@jax.custom_jvp
+def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`log(1 + e^x)`. Its derivative is the sigmoid; that of `jax.nn.softplus` computes the logarithm again, and takes XLA
+    and LLVM several times as long to compile, in every place where Newton's method asks for it."""
+    return jax.nn.softplus(x)
+
+
+@softplus.defjvp
+def _softplus_jvp(primals, tangents):
+    return softplus(*primals), tangents[0] * jax.nn.sigmoid(primals[0])
 
 
 class AbstractLoss(Parametrised):
@@ -24,6 +37,21 @@ class AbstractLoss(Parametrised):
 
     labels: ClassVar[bool] = False
     """Whether y must be -1 or +1."""
+    numbered: ClassVar[bool] = False
+    """Whether y must be the number of a class, 0, 1, …"""
+    whole: ClassVar[bool] = False
+    """Whether y is a whole number."""
+
+    @property
+    def surrogate(self) -> "AbstractLoss | None":
+        """A convex loss whose minimum is a second start, if this loss is not convex and its minimum need not be unique;
+        `None` if it is convex."""
+        return None
+
+    @property
+    def num_functions(self) -> int:
+        """How many latent functions a row has. `value` is called with so many numbers in f if there are several."""
+        return 1
 
     @abc.abstractmethod
     def value(self, y: Scalar, f: Scalar) -> Scalar:
@@ -45,9 +73,20 @@ class AbstractLoss(Parametrised):
         return -self.value(y, f) - self.log_normaliser()
 
     def probability(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`P(y = +1 | f)`, elementwise."""
+        """`P(y = +1 | f)`, elementwise; of several grades all probabilities, on a last axis."""
         raise TypeError(
             f"{self!r} gives no probabilities: take learners.Logistic(), or a loss with a `probability` of its own."
+        )
+
+    def mean(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`E(y | f)`, elementwise."""
+        raise TypeError(f"{self!r} has no mean of y given f: take learners.Poisson(), or a loss with a `mean` of its own.")
+
+    def cumulative(self, y: Float[Array, "..."], f: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`P(Y ≤ y | f)`, elementwise, for y that need not be whole. For counts it is right at whole numbers, and rises from
+        one to the next."""
+        raise TypeError(
+            f"{self!r} has no distribution function: take learners.Poisson(), or a loss with a `cumulative` of its own."
         )
 
     def allows(self, y: Scalar) -> Bool[Array, ""]:
@@ -71,7 +110,7 @@ class Logistic(AbstractLoss):
     labels: ClassVar[bool] = True
 
     def value(self, y, f):
-        return jax.nn.softplus(-y * f)
+        return softplus(-y * f)
 
     def log_normaliser(self):
         return jnp.zeros(())
@@ -133,7 +172,7 @@ class SmoothQuantile(AbstractLoss):
             raise ValueError(f"SmoothQuantile.level must be between 0 and 1, got {self.level}.")
 
     def value(self, y, f):
-        return self.level * (y - f) + self.width * jax.nn.softplus((f - y) / self.width)
+        return self.level * (y - f) + self.width * softplus((f - y) / self.width)
 
     def held_out(self, y, f):
         return jnp.maximum(self.level * (y - f), (self.level - 1.0) * (y - f))
@@ -145,20 +184,33 @@ class SmoothQuantile(AbstractLoss):
 class Poisson(AbstractLoss):
     """`e^f - yf + log y!` for counts y of mean `e^f`."""
 
+    whole: ClassVar[bool] = True
+
     def value(self, y, f):
         return jnp.exp(f) - y * f + gammaln(y + 1.0)
 
     def log_normaliser(self):
         return jnp.zeros(())
 
+    def mean(self, f):
+        return jnp.exp(f)
+
+    def cumulative(self, y, f):
+        return jnp.where(y < 0, 0.0, gammaincc(jnp.maximum(y, 0.0) + 1.0, jnp.exp(f)))
+
     def allows(self, y):
-        return y >= 0
+        return is_count(y)
 
     def has_minimum(self, y, counts):
         return jnp.any(counts & (y > 0))
 
     def spread(self, y, counts):
         return jnp.ones((), y.dtype)
+
+
+def is_count(y: Float[Array, "..."]) -> Bool[Array, "..."]:
+    """Whether y is 0, 1, 2, …"""
+    return (y >= 0) & (y == jnp.floor(y))
 
 
 class FunctionLoss(AbstractLoss):
@@ -187,16 +239,23 @@ def as_loss(loss: Any) -> AbstractLoss:
     return FunctionLoss(loss)
 
 
+_traced_once: Any = functools.partial(eqx.filter_jit, inline=True)  # pyright: ignore[reportCallIssue]
+"""Newton's method asks for losses and slopes in a dozen places, and tracing their derivatives takes longer than the rest."""
+
+
+@_traced_once
 def row_losses(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " n"]) -> Float[Array, " n"]:
     """`loss(y_i, f_i)`."""
     return jax.vmap(_of_one(loss))(y, f)
 
 
+@_traced_once
 def row_slopes(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " n"]) -> Float[Array, " n"]:
     """`∂loss/∂f` of every row."""
     return jax.vmap(jax.grad(_of_one(loss), argnums=1))(y, f)
 
 
+@_traced_once
 def row_curvatures(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " n"]) -> Float[Array, " n"]:
     """`∂²loss/∂f²` of every row."""
     return jax.vmap(jax.grad(jax.grad(_of_one(loss), argnums=1), argnums=1))(y, f)

@@ -115,16 +115,16 @@ class AbstractExpansion(eqx.Module):
     model: eqx.AbstractVar[Any]
     data: eqx.AbstractVar[Data]
     solver: eqx.AbstractVar[AbstractSolver]
-    coefficients: eqx.AbstractVar[Float[Array, " n"]]
+    coefficients: eqx.AbstractVar[Float[Array, "n *k"]]
     intercept: eqx.AbstractVar[Float[Array, ""]]
     result: eqx.AbstractVar[Any]
     jitter: eqx.AbstractVar[Float[Array, ""]]
 
-    def __call__(self, x: Any) -> Float[Array, " m"]:
+    def __call__(self, x: Any) -> Float[Array, "m *k"]:
         """The function at the rows of x, in blocks of bounded memory; O(n) a row with a dense solver."""
-        return expansion(self, rows_like(self.data, x))
+        return expansion(self, rows_like(self.model, self.data, x))
 
-    def _sum(self, x: Rows) -> Float[Array, " m"]:
+    def _sum(self, x: Rows) -> Float[Array, "m *k"]:
         """`k_xX α`; anything finite where training failed."""
         # NaN is chosen last: multiplied by it, a derivative behind a `where` would be NaN, too.
         coefficients = jnp.where(jnp.isfinite(self.intercept), self.coefficients, 0.0)
@@ -132,7 +132,7 @@ class AbstractExpansion(eqx.Module):
 
 
 @compiled
-def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, " m"]:
+def expansion(c: AbstractExpansion, x: Rows) -> Float[Array, "m *k"]:
     """`k_xX α + b`."""
     ok = jnp.isfinite(c.intercept)
     return jnp.where(ok, c._sum(x) + jnp.where(ok, c.intercept, 0.0), jnp.nan)

@@ -9,6 +9,7 @@ which every System can do (Rasmussen & Williams, 3.4). At the mode α = g. Where
 whatever K is. A noise so large that its row says nothing about f does that, to the last digit.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -17,8 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax.grams import AbstractGram
-from kernax.learners._newton import Minimum, minimise
-from kernax.learners._stationarity import AbstractLinearised, DataTerm, Direction, Point
+from kernax.learners._newton import Minimum, best_of_two_starts, minimise
+from kernax.learners._stationarity import AbstractLinearised, DataTerm, Direction, Point, missing_force
 from kernax.solvers import AbstractSolver, AbstractSystem, Solution
 
 Scalar = Float[Array, ""]
@@ -85,11 +86,17 @@ def mode(prior: Prior, term: DataTerm, max_steps: int) -> Minimum:
     prior, term = jax.lax.stop_gradient((prior, term))
     zeros, zero = jnp.zeros_like(term.y), jnp.zeros((), term.y.dtype)
 
-    def linearise(values: Row, least: Row) -> Conditioning:
-        weights = jnp.maximum(prior.weights(term, values), least)
-        return Conditioning(prior.with_weights(weights), weights)
+    def linearise_of(term: DataTerm) -> Callable[[Row, Row], Conditioning]:
+        def linearise(values: Row, least: Row) -> Conditioning:
+            weights = jnp.maximum(prior.weights(term, values), least)
+            return Conditioning(prior.with_weights(weights), weights)
 
-    return minimise(term, Point(zeros, zero, zeros), linearise, max_steps, reuse=False)
+        return linearise
+
+    def from_start(term: DataTerm, start: Point) -> Minimum:
+        return minimise(term, start, linearise_of(term), max_steps, reuse=False)
+
+    return best_of_two_starts(term, Point(zeros, zero, zeros), from_start)
 
 
 def approximation(prior: Prior, term: DataTerm, values: Row) -> Approximation:
@@ -113,7 +120,20 @@ def _at_mode_jvp(primals, tangents):
         found = approximation(prior, term, values)
         return found.solution.value, found.system.fitted(found.solution)
 
-    return (alpha, values), eqx.filter_jvp(step, primals[:2], tangents[:2])[1]
+    change = eqx.filter_jvp(step, primals[:2], tangents[:2])[1]
+    prior, term, _ = primals
+    if term.loss.surrogate is not None:
+        # Where the loss bends down, W was taken for 0, and the step depends on the values that it starts from.
+        weights, missing = prior.weights(term, values), jnp.maximum(-term.second_slopes(values), 0.0)
+        system = prior.with_weights(weights)
+
+        def follows(force: Row) -> Solution:
+            return system.solve(force / weights)
+
+        force = missing_force(lambda force: system.fitted(follows(force)), missing, change[1])
+        solution = follows(force)
+        change = (change[0] + solution.value, change[1] + system.fitted(solution))
+    return (alpha, values), change
 
 
 def attached(prior: Prior, term: DataTerm, alpha: Row, values: Row) -> tuple[Row, Row]:

@@ -1,5 +1,6 @@
 """Newton's method for `Σ C_i loss(y_i, h_i) + ½ αᵀKα`, `h = Kα + b`, with a line search."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax.learners._stationarity import AbstractLinearised, DataTerm, Direction, Point
+from kernax.learners._stationarity import AbstractLinearised, AbstractTerm, DataTerm, Direction, Point
 from kernax.solvers import Result
 
 Scalar = Float[Array, ""]
-Row = Float[Array, " n"]
+Row = Float[Array, "n *k"]
 
 _HALVINGS = 60
 
@@ -50,7 +51,7 @@ class _State(NamedTuple):
 
 
 def minimise(
-    term: DataTerm,
+    term: AbstractTerm,
     start: Point,
     linearise: Callable[[Row, Row], AbstractLinearised],
     max_steps: int,
@@ -137,7 +138,31 @@ def minimise(
     return Minimum(end.point, end.norm, end.steps, end.jitter, result)
 
 
-def _line_search(term: DataTerm, at: Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
+def best_of_two_starts(term: DataTerm, start: Point, run: Callable[[DataTerm, Point], Minimum]) -> Minimum:
+    """`run(term, start)`, for a loss that is not convex also from the minimum of its convex surrogate: the lower of the two.
+
+    If they end at different places, the result is `several_modes`.
+    """
+    first, surrogate = run(term, start), term.loss.surrogate
+    if surrogate is None:
+        return first
+    second = run(term, run(dataclasses.replace(term, loss=surrogate), start).point)
+
+    def objective(found: Minimum) -> Scalar:
+        point = found.point
+        value = jnp.sum(term.losses(point.values)) + 0.5 * jnp.sum(point.alpha * point.fitted)
+        return jnp.where(jnp.isfinite(value), value, jnp.inf)
+
+    is_first = objective(first) <= objective(second)
+    best: Minimum = jax.tree.map(lambda one, other: jnp.where(is_first, one, other), first, second)
+    values = (first.point.values, second.point.values)
+    size = jnp.max(jnp.abs(jnp.where(term.weights > 0, jnp.stack(values), 0.0)))
+    apart = jnp.max(jnp.abs(jnp.where(term.weights > 0, values[0] - values[1], 0.0)))
+    differ = (first.result == Result.successful) & (second.result == Result.successful) & (apart > 1e-3 * size)
+    return best._replace(result=Result.where(differ, Result.several_modes, best.result))
+
+
+def _line_search(term: AbstractTerm, at: Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
     """The largest of 1, ½, ¼, … that makes the objective fall as it should (0 if none does), the decrease that the quadratic
     model promises, and the size of the objective's terms. O(n) a trial: K is not met again."""
     eps = jnp.finfo(term.y.dtype).eps

@@ -1,5 +1,6 @@
 """Kernel machines with a smooth loss: logistic regression, Huber, quantiles, counts, or a loss of one's own."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,7 +25,7 @@ from kernax.learners._machines import (
     described,
     max_jitter_of,
 )
-from kernax.learners._newton import Minimum, best_constant, minimise
+from kernax.learners._newton import Minimum, best_constant, best_of_two_starts, minimise
 from kernax.learners._stationarity import Curvature, DataTerm, Factorised, Point, Task, attached, curvature, factorised
 from kernax.learners._votes import sign
 from kernax.parameters import Parameter, positive
@@ -68,6 +69,8 @@ class KernelMachine(AbstractMachine):
             raise ValueError(f"KernelMachine.max_steps must be 1 or more, got {self.max_steps}.")
 
     def check(self, data, caller):
+        if self.loss.num_functions > 1:
+            raise TypeError(f"KernelMachine has one function and {self.loss!r} several: take learners.LatentGP.")
         check_targets(self, data, caller)
         check_observed(self.loss, data, self.intercept, "KernelMachine")
 
@@ -160,11 +163,21 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
     if not allowed.all():
         row = int(np.argmin(allowed))
         raise ValueError(
-            f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}): drop it, or mask it."
+            f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}){_wanted(loss)}: "
+            "drop it, or mask it."
         )
+    if loss.numbered and not has_minimum:
+        raise ValueError(f"y has one class only, so {type(loss).__name__} has nothing to tell apart: give other rows, too.")
     if intercept and not has_minimum:
         what = "one class only" if loss.labels else "no count above 0"
         raise ValueError(f"y has {what}, and the intercept would run away: give other rows too, or intercept=False.")
+
+
+def _wanted(loss: AbstractLoss) -> str:
+    """What targets should be, for the message that refuses one."""
+    if loss.numbered:
+        return ", only whole numbers from 0 to the number of classes - 1"
+    return ", only the whole numbers 0, 1, 2, …" if loss.whole else ""
 
 
 def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:
@@ -196,7 +209,7 @@ def data_term(loss: AbstractLoss, data: Data, weights: Float[Array, "*n"]) -> tu
 
 def ended(result: Any, loss: AbstractLoss, data: Data, allowed: Bool[Array, ""], finite: Bool[Array, ""]) -> Any:
     """How an iteration ended, unless something was wrong with its data."""
-    strange = Result.unknown_labels if loss.labels else Result.nonfinite
+    strange = Result.unknown_labels if loss.labels or loss.numbered else Result.nonfinite
     result = Result.where(allowed, result, strange)
     result = Result.where(finite, result, Result.nonfinite)
     return Result.where(jnp.any(data.mask), result, Result.empty)
@@ -204,7 +217,8 @@ def ended(result: Any, loss: AbstractLoss, data: Data, allowed: Bool[Array, ""],
 
 def has_answer(result: Any) -> Bool[Array, ""]:
     """Whether an iteration that ended so left numbers."""
-    return (result == Result.successful) | (result == Result.stalled) | (result == Result.max_steps_reached)
+    finished = (result == Result.successful) | (result == Result.several_modes)
+    return finished | (result == Result.stalled) | (result == Result.max_steps_reached)
 
 
 def solve(
@@ -269,7 +283,12 @@ def _minimum(task: Task, max_steps: int, max_jitter: float | None) -> Minimum:
     # A Gram matrix that is not finite makes NaN of zeros.
     start = Point(zeros, intercept, matmul(task.gram, zeros))
 
-    def linearise(values: Array, least: Array) -> Factorised:
-        return factorised(task, values, max_jitter, least)
+    def from_start(term: DataTerm, start: Point) -> Minimum:
+        moved = dataclasses.replace(task, term=term)
 
-    return minimise(task.term, start, linearise, max_steps, intercept=task.intercept)
+        def linearise(values: Array, least: Array) -> Factorised:
+            return factorised(moved, values, max_jitter, least)
+
+        return minimise(term, start, linearise, max_steps, intercept=task.intercept)
+
+    return best_of_two_starts(task.term, start, from_start)

@@ -9,6 +9,7 @@ No eigenvalue of B is below 1, whatever K is; nothing is divided by W, which Hub
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,10 +22,30 @@ from kernax.learners._losses import AbstractLoss, row_curvatures, row_losses, ro
 from kernax.solvers import CholeskySystem, factorise_matrix
 
 Scalar = Float[Array, ""]
-Row = Float[Array, " n"]
+Row = Float[Array, "n *k"]
+"""One number for each row, or one for each row and latent function."""
 
 
-class DataTerm(eqx.Module):
+class AbstractTerm(eqx.Module):
+    """A sum of losses of rows, and its derivatives; 0 in rows that do not count."""
+
+    y: eqx.AbstractVar[Row]
+    """Targets, in the shape of the latent values."""
+
+    @abc.abstractmethod
+    def pulls(self, values: Row) -> Row:
+        """The negative slopes: what α is at the minimum."""
+
+    @abc.abstractmethod
+    def curvatures(self, values: Row) -> Row:
+        """The second derivatives, none of them negative."""
+
+    @abc.abstractmethod
+    def losses(self, values: Row) -> Float[Array, " n"]:
+        """The loss of each row."""
+
+
+class DataTerm(AbstractTerm):
     """`Σ C_i loss(y_i, f_i)` and its derivatives. Rows that do not count have a weight of 0."""
 
     weights: Row
@@ -38,7 +59,11 @@ class DataTerm(eqx.Module):
 
     def curvatures(self, values: Row) -> Row:
         """`C·loss''`, 0 where rounding (or a loss that is not convex) makes it negative."""
-        return jnp.maximum(self._counted(row_curvatures(self.loss, self.y, values)), 0.0)
+        return jnp.maximum(self.second_slopes(values), 0.0)
+
+    def second_slopes(self, values: Row) -> Row:
+        """`C·loss''`, of any sign."""
+        return self._counted(row_curvatures(self.loss, self.y, values))
 
     def losses(self, values: Row) -> Row:
         """`C·loss`."""
@@ -174,6 +199,18 @@ def newton_step(task: Task, inner: Curvature, along: Row | None, residual: Row, 
     return Direction(alpha, intercept, matmul(task.gram, alpha))
 
 
+def missing_force(follows: Callable[[Row], Row], missing: Row, change: Row) -> Row:
+    """The force `Vh` of a negative curvature -V that a step took for 0; O(n³).
+
+    A force v moves the values by `Σv = follows(v)`, Σ symmetric. With the change `h₀` that the step found, the right one is
+    `h = h₀ + ΣVh`, so that `√V h = (I - √V Σ √V)⁻¹ √V h₀`. The matrix is definite where the minimum is strict.
+    """
+    roots = jnp.where(missing > 0, jnp.sqrt(jnp.where(missing > 0, missing, 1.0)), 0.0)
+    matrix = jnp.eye(len(roots), dtype=roots.dtype) - roots * jax.vmap(follows)(jnp.diag(roots))
+    system = factorise_matrix(0.5 * (matrix + matrix.T), jnp.zeros((), roots.dtype), jnp.ones(len(roots), bool))
+    return roots * system.solve(roots * change).value
+
+
 def attached(
     task: Task, alpha: Row, intercept: Scalar, max_jitter: float | None, known: CholeskySystem | None = None
 ) -> Any:
@@ -202,7 +239,21 @@ def attached(
         _, change = jax.jvp(residual, (arrays,), (tangents[0],))
         task = eqx.combine(arrays, static)
         inner = curvature(task, task.values(alpha, intercept), max_jitter, known)
-        step = newton_step(task, inner, inner.along(task), change, jnp.zeros_like(intercept), 0.0)
-        return (alpha, intercept), (step.alpha, step.intercept)
+        along = inner.along(task)
+        step = newton_step(task, inner, along, change, jnp.zeros_like(intercept), 0.0)[:2]
+        if task.term.loss.surrogate is not None:
+            # Where the loss bends down, W was taken for 0 in this step.
+            missing = jnp.maximum(-task.term.second_slopes(task.values(alpha, intercept)), 0.0)
+
+            def step_by(force: Row) -> Direction:
+                return newton_step(task, inner, along, force, jnp.zeros_like(intercept), 0.0)
+
+            def follows(force: Row) -> Row:
+                found = step_by(force)
+                return found.fitted + found.intercept
+
+            more = step_by(missing_force(follows, missing, matmul(task.gram, step[0]) + step[1]))
+            step = (step[0] + more.alpha, step[1] + more.intercept)
+        return (alpha, intercept), step
 
     return at_minimum(arrays, constants, known)

@@ -2,15 +2,18 @@
 
 import math
 import numbers
+from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import matmul
+from kernax._labels import check_labels, labels_at
 from kernax.parameters import Parameter, Parametrised, as_function, real
-from kernax.rows import Rows, map_rows
+from kernax.rows import Grid, Rows, at_rows, map_rows
 
 
 class Zero(Parametrised):
@@ -39,6 +42,41 @@ class Linear(Parametrised):
         return matmul(a, self.slope) + self.intercept
 
 
+class PerGroup(Parametrised):
+    """One level for each group of rows, such as the level of each task, fitted like any other parameter.
+
+    **Arguments:**
+
+    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `values`: one number for each group.
+    """
+
+    key: str = eqx.field(static=True)
+    values: Float[Parameter, " groups"] = real(unit="y")
+
+    def __call__(self, a: Any) -> Float[Array, ""]:
+        # As an index, a boolean would be a mask.
+        return self.values[self._labels(a).astype(int)]
+
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a level."""
+        check_labels(self._labels(x), self.values.shape[-1], self._name, "group", has="values")
+
+    def levels(self, x: Rows, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, " groups"]:
+        """The mean of the targets of each group; of all of them, for a group without rows that count."""
+        groups = jax.nn.one_hot(self._labels(x), self.values.shape[-1], dtype=y.dtype) * mask[:, None]
+        counts = jnp.sum(groups, axis=0)
+        overall = jnp.sum(jnp.where(mask, y, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+        return jnp.where(counts > 0, matmul(jnp.where(mask, y, 0.0), groups) / jnp.maximum(counts, 1.0), overall)
+
+    def _labels(self, x: Any) -> Any:
+        return labels_at(x, self.key, self._name, "group")
+
+    @property
+    def _name(self) -> str:
+        return f"means.PerGroup({self.key!r})"
+
+
 def as_mean(value: Any) -> Any:
     """A number as a `Constant`, a function as a module without parameters."""
     if isinstance(value, numbers.Real) or (hasattr(value, "ndim") and value.ndim <= 1):
@@ -48,7 +86,7 @@ def as_mean(value: Any) -> Any:
 
 def mean_values(mean: Any, x: Rows, like: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
     """The mean at every row, in the shape and dtype of the targets `like`."""
-    values = map_rows(jax.vmap(mean), x, math.prod(like.shape[1:])).astype(like.dtype)
+    values = map_rows(partial(at_rows, mean), x, math.prod(like.shape[1:])).astype(like.dtype)
     if values.ndim == 1 and like.ndim == 2:
         values = values[:, None]
     if values.ndim > like.ndim or (values.ndim == like.ndim == 2 and values.shape[1] not in (1, like.shape[1])):
@@ -57,3 +95,9 @@ def mean_values(mean: Any, x: Rows, like: Float[Array, "n *p"]) -> Float[Array, 
             "return one number for one output, or one per output."
         )
     return jnp.broadcast_to(values, like.shape)
+
+
+def check_mean(mean: Any, x: Any) -> None:
+    """Raise `ValueError` if the mean does not know these rows, as far as that can be seen before tracing."""
+    if isinstance(mean, PerGroup):
+        mean.check(x.with_labels() if isinstance(x, Grid) else x)

@@ -5,10 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import as_floats, is_concrete
+from kernax._arrays import as_floats
+from kernax._labels import check_labels, labels_at
 from kernax.parameters import Parameter, Parametrised, as_function, positive
 from kernax.rows import Grid, Rows, map_rows, num_rows, take
 
@@ -31,30 +31,14 @@ class PerGroup(Parametrised):
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a variance."""
-        labels, number = self._labels(x), self.variances.shape[-1]
-        if labels.ndim != 1:
-            raise ValueError(
-                f"noises.PerGroup({self.key!r}) needs one integer for each row in {self.key!r}, got shape {labels.shape}."
-            )
-        if not is_concrete(labels):
-            return
-        wrong = (np.asarray(labels) < 0) | (np.asarray(labels) >= number)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(
-                f"noises.PerGroup({self.key!r}) has {number} variances, but row {row} belongs to group "
-                f"{np.asarray(labels)[row]}: groups count from 0 to {number - 1}."
-            )
+        check_labels(self._labels(x), self.variances.shape[-1], self._name, "group", has="variances")
 
     def _labels(self, x: Any) -> Any:
-        if not isinstance(x, dict) or self.key not in x:
-            raise ValueError(
-                f"noises.PerGroup({self.key!r}) needs rows with a group: write kx.Data({{'x': x, {self.key!r}: groups}}, y)."
-            )
-        labels = x[self.key]
-        if jnp.issubdtype(labels.dtype, jnp.inexact):
-            raise ValueError(f"noises.PerGroup({self.key!r}) needs integers in {self.key!r}, got {labels.dtype}.")
-        return labels
+        return labels_at(x, self.key, self._name, "group")
+
+    @property
+    def _name(self) -> str:
+        return f"noises.PerGroup({self.key!r})"
 
 
 def as_noise(value: Any) -> Any:

@@ -45,7 +45,7 @@ def positive(
 
     **Arguments:**
 
-    - `default`: the value if none is given. Without it, the class requires one.
+    - `default`: the value if none is given. Without it, the class requires one. With `None`, there may be no parameter.
     - `floor`, `ceiling`: the smallest and the largest value.
     - `scalar`: accept one number only, no arrays.
     - `unit`: the unit of measurement, shown by [`kernax.report`][]: "x" (the unit of the input columns), "y", "y²",
@@ -116,16 +116,21 @@ def _parameter(
     converter: Callable[[Any], Any] | None = None,
 ) -> Any:
     metadata = {"bijector": bijector, "scalar": scalar, "unit": unit}
-    converter = _AsParameter() if converter is None else converter
+    converter = _AsParameter(is_optional=default is None) if converter is None else converter
     return eqx.field(converter=converter, default=default, metadata=metadata)
 
 
 class _AsParameter:
-    """Converts a value to an array of floats. Errors name the field."""
+    """Converts a value to an array of floats. Errors name the field. A parameter with the default `None` may be missing."""
 
     name = "a hyperparameter"
 
-    def __call__(self, value: Any) -> Float[Array, "..."]:
+    def __init__(self, *, is_optional: bool):
+        self.is_optional = is_optional
+
+    def __call__(self, value: Any) -> Float[Array, "..."] | None:
+        if value is None and self.is_optional:
+            return None
         return as_floats(value, self.name)
 
 

@@ -14,5 +14,6 @@ from kernax.plot._l_curve import l_curve
 from kernax.plot._leave_one_out import loo_residuals
 from kernax.plot._posterior import posterior
 from kernax.plot._ridge_choice import ridge_choice, ridge_choices
+from kernax.plot._tasks import tasks
 
-__all__ = ["components", "gram", "l_curve", "loo_residuals", "posterior", "ridge_choice", "ridge_choices"]
+__all__ = ["components", "gram", "l_curve", "loo_residuals", "posterior", "ridge_choice", "ridge_choices", "tasks"]

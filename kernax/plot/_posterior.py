@@ -86,11 +86,16 @@ def _check_one_column(c: Conditioned) -> None:
 
 def _places(c: Conditioned, x: Any) -> np.ndarray:
     """Where to draw, in order: the places given, or 400 across the data and a tenth of its width beyond."""
+    known = np.asarray(take(c.data.x))[np.asarray(c.data.mask), 0] if x is None else np.zeros(0)
+    return places_across(known, x, c.data.dtype)
+
+
+def places_across(known: np.ndarray, x: Any, dtype: Any) -> np.ndarray:
+    """Where to draw, in order: the places x, or 400 across known ones and a tenth of their width beyond."""
     if x is None:
-        known = np.asarray(take(c.data.x))[np.asarray(c.data.mask), 0]
         low, high = known.min(), known.max()
         beyond = 0.1 * (high - low) or 1.0
-        return np.linspace(low - beyond, high + beyond, 400).astype(c.data.dtype)
+        return np.linspace(low - beyond, high + beyond, 400).astype(dtype)
     places = np.asarray(x)
     if places.ndim == 2 and places.shape[1] == 1:
         places = places[:, 0]

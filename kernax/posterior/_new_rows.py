@@ -8,17 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax.data import Data
-from kernax.model import check_conditioned
+from kernax.model import AbstractModel, check_conditioned, check_known
 from kernax.rows import (
+    Functionals,
     Rows,
     as_row_dtype,
     as_rows,
     check_rows_finite,
     check_same_columns,
+    is_bare,
     is_on_disk,
     num_rows,
     rows_at_once,
     take,
+    values_at,
 )
 
 _PIECE = 2**16
@@ -28,18 +31,24 @@ _PIECE = 2**16
 def new_rows(c: Any, x: Any, name: str = "x") -> Rows:
     """New inputs, checked against those that the model was conditioned on, in their floating type."""
     check_conditioned(c)
-    return rows_like(c.data, x, name)
+    return rows_like(c.model, c.data, x, name)
 
 
-def rows_like(data: Data, x: Any, name: str = "x") -> Rows:
-    """New rows with the columns and the floating type of the data's; raises `ValueError` if they differ."""
-    return take(unread_rows(data, x, name))
+def rows_like(model: AbstractModel, data: Data, x: Any, name: str = "x") -> Rows:
+    """New rows with the columns and the floating type of the data's.
+
+    Raises `ValueError` if the columns differ, or if the model does not know the rows' labels.
+    """
+    return take(unread_rows(model, data, x, name))
 
 
-def unread_rows(data: Data, x: Any, name: str = "x") -> Rows:
+def unread_rows(model: AbstractModel, data: Data, x: Any, name: str = "x") -> Rows:
     """The same, but rows in a file stay there."""
     x = as_rows(x, name, one="one new point is a row of its own")
+    if isinstance(data.x, Functionals) and is_bare(x):
+        x = values_at(x)
     check_same_columns(x, data.x, name, "the data the model was conditioned on")
+    check_known(model, x)
     x = x if is_on_disk(x) else take(x)
     check_rows_finite(x, name)
     return as_row_dtype(x, data.dtype, like=data.x)

@@ -48,7 +48,7 @@ def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
     def answer(rows: Rows) -> Array:
         return with_threads_for(_largest_matrix(c, rows), _mean, c, rows)
 
-    return jnp.concatenate(in_pieces(answer, unread_rows(c.data, x)))
+    return jnp.concatenate(in_pieces(answer, unread_rows(c.model, c.data, x)))
 
 
 def variance(c: Any, x: Any, *, noisy: bool = False) -> Float[Array, "m *p"]:
@@ -155,7 +155,7 @@ def _largest_matrix(c: Conditioned, x: Rows) -> int:
 
 def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:
     """New rows; if they are to be observed, the model must know their noise."""
-    x = unread_rows(c.data, x)
+    x = unread_rows(c.model, c.data, x)
     if noisy:
         if not is_per_row(c.model.noise):
             check_noise(c.model.noise, x)

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float, Key
 from kernax._arrays import check_finite, matmul
 from kernax._programs import compiled
 from kernax.grams import gram_of
-from kernax.model import Conditioned, Model
+from kernax.model import Conditioned, Model, check_known
 from kernax.noises import noise_at
 from kernax.parameters import as_dtype
 from kernax.posterior._new_rows import new_rows
 from kernax.posterior._predict import covariance, mean
-from kernax.rows import Rows, as_rows, num_rows, row_dtype, take
+from kernax.rows import Grid, Rows, as_row_dtype, as_rows, at_rows, num_rows, row_dtype, take
 from kernax.solvers import AbstractSolver, draw_root
 
 
@@ -30,18 +30,19 @@ def sample(
 ) -> Float[Array, "s m *p"]:
     """Draw functions from the prior of a `Model` or the posterior of a `Conditioned`.
 
-    Exact and joint over all rows, so O(m³) and an m × m matrix. Differentiable in everything but the key. Two solvers need
-    no matrix: with `kx.StateSpace()` draws are exact in O(n + m), and with `kx.CG(variance="pathwise")` they take one solve
-    with `num_samples` right-hand sides and O(m n), and a draw is Gaussian approximately.
+    Exact and joint over all rows, so O(m³) and an m × m matrix. Differentiable in everything but the key. Some solvers need
+    no such matrix: `kx.StateSpace()` draws exactly in O(n + m). `kx.Kronecker()`, and `kx.CG(kx.Kronecker())` with missing
+    cells, draw exactly at the cells of another `kx.Grid`, with a matrix for each axis. `kx.CG(variance="pathwise")` takes
+    one solve with `num_samples` right-hand sides and O(m n), and a draw is Gaussian approximately.
 
     **Arguments:**
 
     - `source`: a model, or a model conditioned on data.
-    - `x`: inputs at which to draw, `(m, d)`.
+    - `x`: inputs at which to draw, `(m, d)`, or a `kx.Grid`.
     - `key`: a JAX random key.
     - `num_samples`: how many functions to draw.
     - `noisy`: add noise, for observations instead of the function.
-    - `solver`: for a model: `kx.StateSpace()` draws in O(m). A `Conditioned` has its own solver.
+    - `solver`: for a model: `kx.StateSpace()` draws in O(m), and `kx.Kronecker()` on a grid. A `Conditioned` has its own.
 
     **Returns:**
 
@@ -53,15 +54,19 @@ def sample(
             raise ValueError(
                 f"{source!r} leaves {what} free, so there is no prior to draw from: condition it on data first."
             )
-        x = take(as_rows(x, "x"))
+        x = as_rows(x, "x")
+        x = x if isinstance(x, Grid) and solver is not None else take(x)
+        check_known(source, take(x))
         jax.tree.map(lambda leaf: check_finite(leaf, "x"), x)
         if noisy:
-            noise_at(source.noise, x, row_dtype(x))
+            noise_at(source.noise, take(x), row_dtype(x))
         return _draw_prior(source, x, key, num_samples, noisy, solver)
     if solver is not None:
         raise ValueError("solver= is for drawing from a model; a Conditioned draws with its own solver: leave it out.")
-    level = mean(source, x)
-    deviations = _pathwise(source, new_rows(source, x), key, (num_samples, *level.shape[1:]), noisy)
+    level, rows = mean(source, x), new_rows(source, x)
+    if isinstance(x, Grid) and isinstance(source.data.x, Grid):
+        rows = as_row_dtype(x, source.data.dtype)
+    deviations = _pathwise(source, rows, key, (num_samples, *level.shape[1:]), noisy)
     if deviations is None:
         return _draw(level, covariance(source, x, noisy=noisy), key, num_samples)
     return level + deviations
@@ -73,7 +78,7 @@ def _pathwise(c: Conditioned, x: Rows, key: Key[Array, ""], shape: tuple[int, ..
     drawn = c.system.posterior_draws(x, key, math.prod(shape))
     if drawn is None:
         return None
-    noise = jnp.broadcast_to(noise_at(c.model.noise, x, drawn.dtype), drawn.shape[:1]) if noisy else None
+    noise = jnp.broadcast_to(noise_at(c.model.noise, take(x), drawn.dtype), drawn.shape[:1]) if noisy else None
     return _with_noise(drawn, noise, key, shape)
 
 
@@ -83,8 +88,8 @@ def _draw_prior(
 ) -> Array:
     dtype = row_dtype(x)
     model = as_dtype(model, dtype)
-    noise = jnp.broadcast_to(noise_at(model.noise, x, dtype), (num_rows(x),)) if noisy else None
-    level = jax.vmap(model.mean)(x).astype(dtype)  # one column per output of the mean
+    noise = jnp.broadcast_to(noise_at(model.noise, take(x), dtype), (num_rows(x),)) if noisy else None
+    level = at_rows(model.mean, take(x)).astype(dtype)  # one column per output of the mean
     if solver is not None:
         return level + _path(model, x, key, (num_samples, *level.shape[1:]), noise, solver)
     matrix = model.kernel.gram(x, None)
@@ -96,12 +101,13 @@ def _path(
 ) -> Float[Array, "s m *p"]:
     """Functions drawn from the prior, less its mean, without a matrix."""
     gram = gram_of(model.kernel, x, jnp.ones(num_rows(x), bool))
-    some, number = take(x, slice(0, 1)), math.prod(shape)
-    prior = solver.prepare(gram, jnp.ones((), row_dtype(x))).gram.prior_draws(some, key, number)
+    number = math.prod(shape)
+    some = jax.tree.map(lambda leaf: leaf[:1], x) if isinstance(x, Grid) else take(x, slice(0, 1))
+    prior = solver.prepare(gram, jnp.ones((), row_dtype(x))).prior_draws(some, key, number)
     if prior is None:
         raise TypeError(
             f"{solver!r} does not draw from a model: leave out solver=, or write kx.StateSpace() for a kernel that has a "
-            "state space."
+            "state space, or kx.Kronecker() for a kx.Grid."
         )
     return _with_noise(prior[0], noise, key, shape)
 

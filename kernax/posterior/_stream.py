@@ -62,7 +62,7 @@ class Streamed(eqx.Module):
 
         A `Streamed`, which predicts what conditioning on all rows predicts at later times.
         """
-        new = Data(rows_like(self.last, x), jnp.asarray(y, self.last.dtype))
+        new = Data(rows_like(self.model, self.last, x), jnp.asarray(y, self.last.dtype))
         if new.y.shape[1:] != self.last.y.shape[1:]:
             raise ValueError(f"y has shape {new.y.shape}, but the series has targets of shape {self.last.y.shape}.")
         if is_per_row(self.model.noise) != (noise is not None):
@@ -82,7 +82,7 @@ class Streamed(eqx.Module):
 
         A `Prediction`.
         """
-        rows = rows_like(self.last, x)
+        rows = rows_like(self.model, self.last, x)
         _check_order(self, rows, in_order=False)
         return _predicted(self, rows, noisy)
 

@@ -19,6 +19,9 @@ def bracketed_root(
     whatever `function` closes over, by `-∂f/∂θ / ∂f/∂t`; a forward pass does not pay for that.
     """
 
+    # `custom_root` asks for the function, its search and its slope: with `jit` they share one trace.
+    function = jax.jit(function)
+
     def search(function: Callable[[Scalar], Scalar], first: Scalar) -> Scalar:
         tolerance = 4 * jnp.finfo(first.dtype).eps * jnp.maximum(1.0, jnp.abs(first))
 

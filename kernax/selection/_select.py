@@ -215,7 +215,12 @@ def _minima(c: Conditioned, ridges: Array | None, bys: tuple[Any, ...], table: F
     # Errors that are mere rounding are as flat as errors that do not change. A likelihood has no such floor.
     rounding = (_ROUNDINGS * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(c.data.y))) ** 2
     floors = jnp.stack([rounding if by in ("loo", "gcv", "kfold") else -jnp.inf * jnp.ones_like(rounding) for by in bys])
-    found = jax.vmap(lowest)(jnp.arange(len(bys)), values.T, candidates.T, floors)
+    if len(bys) == 1:
+        # Under `vmap` the search would choose anew in every turn which of its numbers still move: more to compile.
+        alone = lowest(jnp.asarray(0), values[:, 0], candidates[:, 0], floors[0])
+        found = jax.tree.map(lambda a: a[None], alone)
+    else:
+        found = jax.vmap(lowest)(jnp.arange(len(bys)), values.T, candidates.T, floors)
 
     def one(number: int) -> Found:
         ridge, value, result = jax.tree.map(lambda a: a[number], found)

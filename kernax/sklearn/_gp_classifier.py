@@ -7,28 +7,27 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_scalar
 
-from kernax.data import Data
 from kernax.fitting import Fit, fit, initialise
 from kernax.kernels import RBF
-from kernax.learners import GPClassifier
+from kernax.learners import Bernoulli, LatentGP, Softmax
 from kernax.model import condition
 from kernax.selection import log_marginal_likelihood
-from kernax.sklearn._classes import labelled_rows, machines, scores
+from kernax.sklearn._classes import labelled_rows
 from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, as_key, check_flag, new_rows
-from kernax.sklearn._shapes import ask, data_with_columns, with_columns
+from kernax.sklearn._shapes import ask, data_with_columns, padded_data, padded_width, with_columns
 from kernax.sklearn._warnings import warn_unless_converged
 
 
 class GaussianProcessClassifier(ClassifierMixin, Estimator):
-    """Gaussian process classification by Laplace's approximation; several classes one against the rest.
+    """Gaussian process classification by Laplace's approximation; several classes together, by a softmax.
 
     Parameters
     ----------
     kernel : kernax kernel, default None
         Where the fit starts, and its priors and bounds. None is `1.0 * kernax.RBF()` with values that suit the data.
     optimise : bool, default True
-        Whether the kernel is fitted, by the approximate marginal likelihood; every machine has a kernel of its own.
+        Whether the kernel is fitted, by the approximate marginal likelihood.
     restarts : int, default 0
         Further fits from random starts, of which the best counts.
     max_steps : int, default 500
@@ -39,14 +38,14 @@ class GaussianProcessClassifier(ClassifierMixin, Estimator):
     Attributes
     ----------
     classes_ : array (k,)
-    machines_ : tuple of kernax.learners.LaplaceGP
-        One for two classes, else one a class; with rows of padding behind their masks.
-    kernels_ : tuple of kernax kernels
-        Those of the machines.
-    fits_ : tuple of kernax.fitting.Fit
-        How their fits went; None without them.
+    machine_ : kernax.learners.LaplaceGP or kernax.learners.SoftmaxGP
+        The conditioned process, of two classes or of several; with rows of padding behind its mask.
+    kernel_ : kernax kernel
+        Its kernel, which all classes share.
+    fit_ : kernax.fitting.Fit
+        How the fit went; None without it.
     log_marginal_likelihood_value_ : float
-        The mean of the machines'.
+        Laplace's approximation of it.
 
     Examples
     --------
@@ -79,33 +78,28 @@ class GaussianProcessClassifier(ClassifierMixin, Estimator):
         check_flag(self.optimise, "optimise")
         check_scalar(self.restarts, "restarts", Integral, min_val=0)
         check_scalar(self.max_steps, "max_steps", Integral, min_val=1)
-        start = GPClassifier(1.0 * RBF() if self.kernel is None else as_kernel(self, X))
-        key, fits = as_key(self.random_state), []
-
-        def train(data: Data) -> Any:
-            model = initialise(start, data_with_columns(data, X.shape[1])) if self.kernel is None else start
-            if self.optimise:
-                found: Fit = fit(model, data, restarts=self.restarts, key=key, max_steps=self.max_steps)
-                fits.append(with_columns(found, X.shape[1]))
-                model = found.model
-            return condition(model, data)
-
-        self.machines_ = machines(train, X, codes, start.kernel)
-        self.kernels_ = tuple(machine.model.kernel for machine in self.machines_)
-        self.fits_ = tuple(fits) if fits else None
-        warn_unless_converged(self, fits)
-        likelihoods = [float(log_marginal_likelihood(machine)) for machine in self.machines_]
-        self.log_marginal_likelihood_value_ = float(np.mean(likelihoods))
+        classes = len(self.classes_)
+        likelihood = Bernoulli() if classes == 2 else Softmax(classes)
+        model = LatentGP(1.0 * RBF() if self.kernel is None else as_kernel(self, X), likelihood)
+        data = padded_data(X, codes.astype(X.dtype), padded_width(X.shape[1], model.kernel))
+        if self.kernel is None:
+            model = initialise(model, data_with_columns(data, X.shape[1]))
+        self.fit_ = None
+        if self.optimise:
+            found: Fit = fit(model, data, restarts=self.restarts, key=as_key(self.random_state), max_steps=self.max_steps)
+            self.fit_, model = with_columns(found, X.shape[1]), found.model
+            warn_unless_converged(self, [found])
+        self.machine_ = with_columns(condition(model, data), X.shape[1])
+        self.kernel_ = model.kernel
+        self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(self.machine_))
         return self
 
     @computing
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, (m, k), averaged over the posterior; of several classes in proportion."""
+        """The probability of every class, (m, k), averaged over the posterior."""
         X = new_rows(self, X)
-        own = scores(lambda machine, x: machine.probability(x), self.machines_, X)
-        if own.ndim == 1:
-            return np.stack([1.0 - own, own], axis=1)
-        return own / own.sum(axis=1, keepdims=True)
+        own = ask(lambda machine, x: machine.probability(x), self.machine_, X)
+        return np.stack([1.0 - own, own], axis=1) if own.ndim == 1 else own
 
     @computing
     def predict(self, X: Any) -> np.ndarray:
@@ -117,8 +111,5 @@ class GaussianProcessClassifier(ClassifierMixin, Estimator):
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent function, (m,) of two classes, (m, k) of several."""
         X = new_rows(self, X)
-        answers = [ask(lambda machine, x: tuple(machine.latent(x)), machine, X) for machine in self.machines_]
-        if len(answers) == 1:
-            return answers[0]
-        mean, variance = zip(*answers, strict=True)
-        return np.stack(mean, axis=1), np.stack(variance, axis=1)
+        mean, spread = ask(lambda machine, x: tuple(machine.latent(x)), self.machine_, X)
+        return mean, spread if mean.ndim == 1 else np.diagonal(spread, axis1=1, axis2=2).copy()

@@ -21,6 +21,7 @@ from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, as_key, check_flag, check_solver, new_rows, row_weights, training_rows
 from kernax.sklearn._shapes import ask, fitted_width, padded, padded_count, padded_data, with_columns
+from kernax.sklearn._tasks import coregion_rank, covariance_of_tasks, long_data, tasks_at, with_tasks
 from kernax.sklearn._warnings import warn_unless_converged
 from kernax.sklearn._weighted import WeightedModel
 from kernax.solvers import draw_root
@@ -49,6 +50,10 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     solver : kernax solver, default None
         How the system is solved, such as `kernax.Vecchia()`. None is `kernax.Cholesky()`; `kernax.suggest_solver` says
         which one suits many rows.
+    coregion : bool or int, default False
+        Whether the outputs of targets (n, p) are correlated, by a matrix `B Bᵀ + diag(v)` that is fitted with the rest
+        (`kernax.kernels.ICM`); a number is the rank of B, and True is 1. All outputs have one noise: with outputs of
+        different sizes, set `normalize_y`. By default each output is learned for itself, with one kernel.
 
     Attributes
     ----------
@@ -70,6 +75,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     """
 
     _width: int | None = None
+    _tasks: int = 1
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         max_steps: int = 500,
         random_state: Any = None,
         solver: Any = None,
+        coregion: Any = False,
     ):
         self.kernel = kernel
         self.noise = noise
@@ -91,6 +98,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self.max_steps = max_steps
         self.random_state = random_state
         self.solver = solver
+        self.coregion = coregion
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GaussianProcessRegressor":
@@ -106,6 +114,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         check_solver(self)
         if not isinstance(self.optimise, bool | np.bool_ | str) or self.optimise not in (True, False, "kernel"):
             raise ValueError(f'optimise must be True, False or "kernel", got {self.optimise!r}.')
+        rank = coregion_rank(self.coregion)
+        self._tasks = y.shape[1] if rank and y.ndim == 2 else 1
         weights = row_weights(sample_weight, X)
         places = np.flatnonzero(weights)
         X, y, w = X[places], y[places], weights[places]
@@ -117,18 +127,24 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self._level, self._spread = (level if self.normalize_y else 0.0 * level), spread
 
         start = self._start(X, w, places, len(weights), float(np.mean(variance)), sample_weight is not None)
-        self._width = fitted_width(X.shape[1], start.kernel, self.solver)
-        data = padded_data(X, y, self._width)
+        if self._tasks == 1:
+            self._width = fitted_width(X.shape[1], start.kernel, self.solver)
+            data = padded_data(X, y, self._width)
+        else:
+            data = long_data(X, y)
         found = self._fitted(start, data) if self.optimise else None
         model = start if found is None else found.model
         self.kernel_ = model.kernel
-        self.noise_ = float(model.noise) if model.noise.ndim == 0 else np.array(model.noise)[: len(places)]
+        own = slice(0, self._tasks * len(places), self._tasks)
+        self.noise_ = float(model.noise) if model.noise.ndim == 0 else np.array(model.noise)[own]
         if isinstance(model, WeightedModel):
             model = model.plain
             if found is not None:
                 found = eqx.tree_at(lambda fit: (fit.model, fit.at_bound), found, (model, at_bound(model)))
-        self.fit_ = None if found is None else with_columns(found, X.shape[1])
-        self.conditioned_ = with_columns(condition(model, data, self.solver), X.shape[1])
+        self.fit_, self.conditioned_ = found, condition(model, data, self.solver)
+        if self._tasks == 1:
+            self.fit_ = None if found is None else with_columns(found, X.shape[1])
+            self.conditioned_ = with_columns(self.conditioned_, X.shape[1])
         warn_unless_converged(self, [] if found is None else [found])
         self.log_marginal_likelihood_value_ = float(log_marginal_likelihood(self.conditioned_))
         return self
@@ -140,8 +156,13 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         noise = np.asarray(0.1 * variance if self.noise is None else self.noise, float)
         if noise.shape not in ((), (n,)) or not (np.isfinite(noise) & (noise >= 0)).all():
             raise ValueError(f"noise must be one number or one for each of {n} rows, finite and not negative, got {noise}.")
-        noise = padded(noise[places].astype(X.dtype)) if noise.ndim else float(noise)
-        return WeightedModel(kernel, noise, padded(w)) if weighted else Model(kernel, noise)
+        tasks = self._tasks
+        if tasks > 1:
+            # The variance of the initial kernel becomes that of the outputs.
+            kernel, scale = (kernel.kernel, variance) if self.kernel is None else (kernel, 1.0)
+            kernel = with_tasks(kernel, tasks, coregion_rank(self.coregion), scale)
+        noise = padded(np.repeat(noise[places].astype(X.dtype), tasks)) if noise.ndim else float(noise)
+        return WeightedModel(kernel, noise, padded(np.repeat(w, tasks))) if weighted else Model(kernel, noise)
 
     def _fitted(self, start: Any, data: Any) -> Any:
         held = []
@@ -165,6 +186,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         if return_std and return_cov:
             raise ValueError("predict returns return_std or return_cov: ask for one of them.")
         noise = self._new_noise() if noisy else 0.0
+        if self._tasks > 1:
+            return self._predict_tasks(X, return_std, return_cov, noise)
         if return_std:
             mu, variance = ask(lambda c, x: tuple(predict(c, x)[:2]), self.conditioned_, X, self._width)
             return self._unscaled(mu), self._outer(np.sqrt(variance + noise), self._spread)
@@ -179,12 +202,31 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """Functions drawn from the posterior, (m, n_samples) or (m, p, n_samples)."""
         X = new_rows(self, X)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        mu, root = ask(mean, self.conditioned_, X, self._width), _root(self._covariance(X))
+        if self._tasks == 1:
+            mu, root = ask(mean, self.conditioned_, X, self._width), _root(self._covariance(X))
+        else:
+            mu, root = tasks_at(self.conditioned_, X)[0].ravel(), _root(self._covariance(X))
         shocks = check_random_state(random_state).standard_normal((int(n_samples), *mu.shape)).astype(mu.dtype)
         drawn = mu + np.einsum("ij,sj...->si...", root, shocks, optimize=True)
+        if self._tasks > 1:
+            drawn = drawn.reshape(len(drawn), -1, self._tasks)
         return np.moveaxis(self._unscaled(drawn), 0, -1)
 
+    def _predict_tasks(self, X: np.ndarray, return_std: bool, return_cov: bool, noise: float) -> Any:
+        """`predict` where the outputs are correlated; the covariance is that of the rows of each output, (m, m, p)."""
+        mu, variance = tasks_at(self.conditioned_, X)
+        if return_std:
+            return self._unscaled(mu), (np.sqrt(variance + noise) * self._spread).astype(mu.dtype, copy=False)
+        if not return_cov:
+            return self._unscaled(mu)
+        m = len(X)
+        every = self._covariance(X).reshape(m, self._tasks, m, self._tasks)
+        own = np.diagonal(every, axis1=1, axis2=3) + noise * np.eye(m)[:, :, None]
+        return self._unscaled(mu), (own * self._spread**2).astype(mu.dtype, copy=False)
+
     def _covariance(self, X: np.ndarray) -> np.ndarray:
+        if self._tasks > 1:
+            return covariance_of_tasks(self.conditioned_, X, self._tasks)
         return ask(covariance, self.conditioned_, X, self._width)[:, : len(X)]
 
     def _new_noise(self) -> float:

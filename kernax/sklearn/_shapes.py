@@ -19,6 +19,7 @@ from kernax.kernels import (
     AbstractStationary,
     Constant,
     Linear,
+    Matern,
     Matern12,
     Matern32,
     Matern52,
@@ -35,7 +36,8 @@ _SMALL = (32, 128, 256)
 _LARGEST_STEP = 128
 _WIDTHS = (8, 32, 128)
 # A subclass may count the columns.
-_KNOWN = (RBF, Matern12, Matern32, Matern52, RationalQuadratic, Linear, Polynomial, Constant, Scale, Power, Sum, Product)
+_KNOWN = (RBF, Matern, Matern12, Matern32, Matern52, RationalQuadratic)
+_KNOWN += (Linear, Polynomial, Constant, Scale, Power, Sum, Product)
 
 
 def padded_count(rows: int) -> int:

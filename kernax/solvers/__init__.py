@@ -3,7 +3,15 @@
 from kernax._ffi import custom_calls
 from kernax.solvers._bordered import Bordered, with_trend
 from kernax.solvers._cg import CG, CGSystem
-from kernax.solvers._cholesky import Cholesky, CholeskySystem, draw_root, factorise_matrix, logdet_definite, solve_definite
+from kernax.solvers._cholesky import (
+    Cholesky,
+    CholeskySystem,
+    KnownInverse,
+    draw_root,
+    factorise_matrix,
+    logdet_definite,
+    solve_definite,
+)
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._kronecker import Kronecker, KroneckerSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
@@ -50,6 +58,7 @@ __all__ = [
     "EighSystem",
     "Evidence",
     "FailedError",
+    "KnownInverse",
     "Kronecker",
     "KroneckerSystem",
     "LowRank",

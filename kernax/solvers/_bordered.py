@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import matmul
@@ -52,6 +53,10 @@ class Bordered(AbstractSystem):
     @property
     def jitter(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.jitter
+
+    @property
+    def is_exact(self):
+        return self.inner.is_exact
 
     @property
     def num_free(self):
@@ -96,14 +101,22 @@ class Bordered(AbstractSystem):
         plain = self.inner.expansion(solution)
         return None if plain is None else (plain[0], free / self.scale[:, None])
 
-    def summand_moments(self, x, solution):
+    def summand_moments(self, x, solution, owners):
         free, plain = solution.kept
-        moments, missed = (self.inner.summand_moments(x, part) for part in (plain, self.carried))
-        if moments is None or missed is None:
+        number = plain.value.shape[1]
+        both = jax.tree.map(
+            lambda one, other: jnp.concatenate([one, other], axis=-1),
+            (plain.value, plain.kept),
+            (self.carried.value, self.carried.kept),
+        )
+        moments = self.inner.summand_moments(x, plain._replace(value=both[0], kept=both[1]), owners)
+        if moments is None:
             return None
-        carried = missed[0]  # `PᵀA⁻¹k_j(X, x)` for every summand j
-        of_free = jax.vmap(lambda rows: jnp.sum(rows * self._of_moments(rows.T).T, axis=1))(carried)
-        return moments[0] - matmul(carried, free), moments[1] + of_free
+        means, carried = moments[0][..., :number], moments[0][..., number:]  # the latter are `PᵀA⁻¹k_j(X, x)`
+        own = np.arange(len(carried))[:, None, None] == np.array(owners, int)
+        missed = jnp.where(own, self.trend(x) / self.scale, 0.0) - carried
+        of_free = jax.vmap(lambda rows: jnp.sum(rows * self._of_moments(rows.T).T, axis=1))(missed)
+        return means + matmul(missed, free), moments[1] + of_free
 
     def inverse_diagonal(self):
         entries, carried = self.inner.inverse_diagonal(), self.carried.value

@@ -52,26 +52,37 @@ class Chain(eqx.Module):
 class Filtered(eqx.Module):
     """What is known about each row without a right-hand side."""
 
-    ahead: Float[Array, "n j j"]
-    """The covariance of the state given the rows before."""
+    before: Float[Array, "n j j"]
+    """P: the covariance of the state of the row before, given the rows up to that one; first the state's without data."""
+    last: Float[Array, "j j"]
+    """The covariance of the state of the last row, given all rows."""
     gain: Float[Array, "n j"]
     """How much of what is new in this row is added to the state; 0 in masked rows."""
     spread: Float[Array, " n"]
     """D: the variance of what is new in this row; 1 in masked rows."""
     precision: Float[Array, " n"]
     """`1/D`; 0 in masked rows."""
+    later: Float[Array, "n j*j"]
+    """Ñ: what the later rows alone add about the state; its rows beside each other."""
+
+    def ahead(self, steps: Steps) -> Float[Array, "n j j"]:
+        """P⁻: the covariance of the state given the rows before; `steps` are those to the rows."""
+        return jax.vmap(Steps.ahead)(steps, self.before)
+
+    def informed(self, steps: Steps) -> "Informed":
+        """What this row and the later ones add; `steps` are those to the rows."""
+        return jax.vmap(_informed)(steps, self.gain, self.precision, self.later)
+
+
+class Informed(NamedTuple):
+    """What each row and the later ones add about the state of this row."""
+
     information: Float[Array, "n j j"]
-    """N: what this row and the later ones add about the state."""
+    """N: what they add."""
     inverse: Float[Array, " n"]
     """`diag(A⁻¹)`; 0 in masked rows."""
-    pull: Float[Array, "n j"] | None
-    """`h diag(A⁻¹) - Ñ gain`, where Ñ is what the later rows alone add: how the determinant depends on h. `None` if h is the
-    same in all rows."""
-
-    @property
-    def held(self) -> Float[Array, "n j j"]:
-        """The covariance of the state given the rows up to this one."""
-        return self.ahead - (self.spread[:, None] * self.gain)[:, :, None] * self.gain[:, None, :]
+    pull: Float[Array, "n j"]
+    """`h diag(A⁻¹) - Ñ gain`: how the determinant depends on h."""
 
 
 class Passes(NamedTuple):
@@ -79,8 +90,10 @@ class Passes(NamedTuple):
 
     new: Float[Array, "n p"]
     """`L⁻¹ b`: what is new in this row."""
-    states: Float[Array, "n j p"]
-    """The mean of the state given the rows up to this one."""
+    before: Float[Array, "n j p"]
+    """m: the mean of the state of the row before, given the rows up to that one; first 0."""
+    last: Float[Array, "j p"]
+    """The mean of the state of the last row, given all rows."""
     solved: Float[Array, "n p"]
     """`A⁻¹ b`."""
     adjoints: Float[Array, "n j p"]
@@ -103,7 +116,7 @@ def _differentiated_apart(function: F) -> F:
 
 
 @_differentiated_apart
-def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[Array, " n"]]:
+def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[Array, ""]]:
     """Forward and backward without a right-hand side.
 
     **Arguments:**
@@ -113,66 +126,77 @@ def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[
 
     **Returns:**
 
-    A `Filtered`, and whether each row differs from the row before (true for masked rows). If one does not, A is singular.
+    A `Filtered`, and whether each row that counts differs from the row before. If one does not, A is singular.
     """
 
-    def forward(held: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+    def forward(before: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         step, noise, counts = row
-        ahead = step.ahead(held)
+        ahead = step.ahead(before)
         seen = step.seen(ahead)
-        spread = step.seen(seen[:, None])[0] + noise
-        # With 1 in the place of a spread that is 0, the rows that follow stay finite.
-        spread = jnp.where(spread > 0, spread, 1.0)
-        # As `P⁻h/D`: other forms lose digits where the noise is small.
-        gain = seen * (counts / spread)
-        return ahead - seen[:, None] * gain, (ahead, gain, spread)
+        return ahead - seen[:, None] * _gain(seen, _found(step, seen, noise), counts), (before, seen)
 
-    def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, Any]:
-        step, gain, precision = row
-        weighted = times(later, gain[:, None])[:, 0]
-        inverse = precision + times(gain[None], weighted[:, None])[0, 0]
-        # (I - h gᵀ) N (I - g hᵀ) + h hᵀ/D
-        h = step.given(jnp.ones(1, gain.dtype))[:, 0]
-        half = weighted - 0.5 * inverse * h
-        now = later - h[:, None] * half - half[:, None] * h
-        return step.behind(now), (now, inverse, None if step.varying is None else weighted - 2.0 * half)
+    def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, Array]:
+        # As a vector: of two equal arrays of zeros for the results of two loops, XLA would make one and copy it.
+        return row[0].behind(_informed(*row, later).information), later.ravel()
 
-    start = dense(chain.start)
-    ahead, gain, spread = jax.lax.scan(forward, start, (chain.steps, noise, chain.live.astype(noise.dtype)))[1]
-    spread = jnp.where(chain.live, spread, 1.0)
+    start, counts = dense(chain.start), chain.live.astype(noise.dtype)
+    last, (before, seen) = jax.lax.scan(forward, start, (chain.steps, noise, counts))
+    found = jax.vmap(_found)(chain.steps, seen, noise)
+    gain = jax.vmap(_gain)(seen, found, counts)
+    spread = jnp.where(chain.live, _positive(found), 1.0)
     precision = jnp.where(chain.live, 1.0 / spread, 0.0)
-    rows = (chain.steps, gain, precision)
-    information, inverse, pull = jax.lax.scan(backward, jnp.zeros_like(start), rows, reverse=True)[1]
-    return Filtered(ahead, gain, spread, precision, information, inverse, pull), _are_new(chain, noise, ahead, gain, spread)
+    later = jax.lax.scan(backward, jnp.zeros_like(start), (chain.steps, gain, precision), reverse=True)[1]
+    return Filtered(before, last, gain, spread, precision, later), _are_new(chain, gain, spread, found)
+
+
+def _found(step: Steps, seen: Float[Array, " j"], noise: Float[Array, ""]) -> Float[Array, ""]:
+    """The variance of what is new in a row that sees `P⁻h`."""
+    return step.seen(seen[:, None])[0] + noise
+
+
+def _gain(seen: Float[Array, " j"], found: Float[Array, ""], counts: Float[Array, ""]) -> Float[Array, " j"]:
+    """`P⁻h/D`: other forms lose digits where the noise is small."""
+    return seen * (counts / _positive(found))
+
+
+def _positive(spread: Array) -> Array:
+    """With 1 in the place of a spread that is 0, the rows that follow stay finite."""
+    return jnp.where(spread > 0, spread, 1.0)
+
+
+def _informed(step: Steps, gain: Array, precision: Array, later: Array) -> Informed:
+    """One row of `Filtered.informed`."""
+    later = later.reshape(gain.shape[0], -1)
+    weighted = times(later, gain[:, None])[:, 0]
+    inverse = precision + times(gain[None], weighted[:, None])[0, 0]
+    # (I - h gᵀ) Ñ (I - g hᵀ) + h hᵀ/D
+    h = step.given(jnp.ones(1, gain.dtype))[:, 0]
+    half = weighted - 0.5 * inverse * h
+    return Informed(later - h[:, None] * half - half[:, None] * h, inverse, weighted - 2.0 * half)
 
 
 def _are_new(
-    chain: Chain,
-    noise: Float[Array, " n"],
-    ahead: Float[Array, "n j j"],
-    gain: Float[Array, "n j"],
-    spread: Float[Array, " n"],
-) -> Bool[Array, " n"]:
-    """Whether the row before leaves more than roundings of each row's variance; true for masked rows."""
+    chain: Chain, gain: Float[Array, "n j"], spread: Float[Array, " n"], found: Float[Array, " n"]
+) -> Bool[Array, ""]:
+    """Whether the row before leaves more than roundings of each row's variance, `found`, in all rows that count."""
 
-    def of_row(step: Steps, ahead: Array, gain: Array) -> tuple[Array, Array]:
-        return step.seen(step.seen(ahead)[:, None])[0], step.seen(step.forth(gain[:, None]))[0]
+    def carried(step: Steps, gain: Array) -> Array:
+        return step.seen(step.forth(gain[:, None]))[0]
 
-    own, carried = jax.vmap(of_row)(chain.steps, ahead, jnp.concatenate([jnp.zeros_like(gain[:1]), gain[:-1]]))
-    taken = carried**2 * jnp.concatenate([jnp.zeros_like(spread[:1]), spread[:-1]])
-    return (own + noise > _ROUNDINGS * jnp.finfo(noise.dtype).eps * taken) | ~chain.live
+    taken = jax.vmap(carried)(jax.tree.map(lambda leaf: leaf[1:], chain.steps), gain[:-1]) ** 2 * spread[:-1]
+    left = found[1:] > _ROUNDINGS * jnp.finfo(gain.dtype).eps * taken
+    return jnp.all((found > 0) | ~chain.live) & jnp.all(left | ~chain.live[1:])
 
 
 @_differentiated_apart
 def run_passes(chain: Chain, filtered: Filtered, b: Float[Array, "n p"]) -> Passes:
     """Forward and backward, for every column of sorted right-hand sides that are 0 in masked rows."""
 
-    def forward(state: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+    def forward(before: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         step, gain, b = row
-        ahead = step.forth(state)
+        ahead = step.forth(before)
         new = b - step.seen(ahead)
-        state = ahead + gain[:, None] * new
-        return state, (new, state)
+        return ahead + gain[:, None] * new, (new, before)
 
     def backward(later: Array, row: tuple[Steps, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         step, gain, scaled = row
@@ -181,10 +205,10 @@ def run_passes(chain: Chain, filtered: Filtered, b: Float[Array, "n p"]) -> Pass
         return step.back(now), (solved, now)
 
     nothing = jnp.zeros((chain.size, b.shape[1]), b.dtype)
-    new, states = jax.lax.scan(forward, nothing, (chain.steps, filtered.gain, b))[1]
+    last, (new, before) = jax.lax.scan(forward, nothing, (chain.steps, filtered.gain, b))
     rows = (chain.steps, filtered.gain, new * filtered.precision[:, None])
     solved, adjoints = jax.lax.scan(backward, nothing, rows, reverse=True)[1]
-    return Passes(new, states, solved, adjoints)
+    return Passes(new, before, last, solved, adjoints)
 
 
 @_differentiated_apart

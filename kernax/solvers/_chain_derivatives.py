@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from kernax.kernels._markov import product
 from kernax.solvers._chain import Chain, Filtered, Passes
-from kernax.solvers._steps import Steps, by_block, dense
+from kernax.solvers._steps import Steps, by_block
 
 
 @eqx.filter_custom_jvp
@@ -37,15 +37,16 @@ def logdet(chain: Chain, noise: Float[Array, " n"], filtered: Filtered) -> Float
 @logdet.def_jvp
 def _logdet_jvp(primals, tangents):
     (chain, noise, filtered), (d_chain, d_noise, _) = primals, tangents
-    steps, information = chain.steps, filtered.information
-    moved = jax.vmap(Steps.forth)(steps, _before(dense(chain.start), filtered.held))
+    steps = chain.steps
+    information, inverse, pull = filtered.informed(steps)
+    moved = jax.vmap(Steps.forth)(steps, filtered.before)
     first: Steps = jax.tree.map(lambda leaf: leaf[0], steps)
     weights = _Weights(
         moves=tuple(2.0 * w for w in _product_blocks(information, moved, steps.moves)),
         shocks=tuple(_blocks(information, steps.shocks)),
         start=tuple(w[0] for w in _blocks(first.behind(information[0])[None], chain.start)),
-        noise=filtered.inverse,
-        varying=None if steps.varying is None else 2.0 * product(filtered.ahead, filtered.pull[:, :, None])[:, :, 0],
+        noise=inverse,
+        varying=None if steps.varying is None else 2.0 * product(filtered.ahead(steps), pull[:, :, None])[:, :, 0],
     )
     weights = jax.tree.map(lambda leaf: leaf[..., None], weights)
     return logdet(chain, noise, filtered), _slope((chain, noise), (d_chain, d_noise), weights)[0]
@@ -62,13 +63,13 @@ def quadratic(
 @quadratic.def_jvp
 def _quadratic_jvp(primals, tangents):
     (chain, noise, b, filtered, passes), (d_chain, d_noise, d_b, *_) = primals, tangents
-    steps, (new, states, solved, adjoints) = chain.steps, passes
+    steps, (_, before, _, solved, adjoints) = chain.steps, passes
     told = jax.vmap(Steps.back)(steps, adjoints)
-    smoothed = _before(jnp.zeros_like(states[0]), states) + product(_before(dense(chain.start), filtered.held), told)
+    smoothed = before + product(filtered.before, told)
     varying = None
     if steps.varying is not None:
-        ahead = states - filtered.gain[:, :, None] * new[:, None]
-        varying = -2.0 * solved[:, None] * (ahead + product(filtered.ahead, adjoints))
+        ahead = jax.vmap(Steps.forth)(steps, before) + product(filtered.ahead(steps), adjoints)
+        varying = -2.0 * solved[:, None] * ahead
     weights = _Weights(
         moves=tuple(-2.0 * w for w in _outer_blocks(adjoints, smoothed, steps.moves)),
         shocks=tuple(-w for w in _outer_blocks(adjoints, adjoints, steps.shocks)),
@@ -137,8 +138,3 @@ def _outer_blocks(
     """The diagonal blocks of `a bᵀ`, for every column."""
     pairs = zip(by_block(a, like), by_block(b, like), strict=True)
     return [left[:, :, :, None] * right[:, :, None] for left, right in pairs]
-
-
-def _before(start: Float[Array, "j p"], states: Float[Array, "n j p"]) -> Float[Array, "n j p"]:
-    """What each row comes from: the start, then the row before."""
-    return jnp.concatenate([start[None], states[:-1]])

@@ -1,5 +1,6 @@
 """The default strategy: a Cholesky factorisation, with as little jitter as it takes."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import matmul
-from kernax.grams import MatrixGram, masked
+from kernax.grams import GrownGram, MatrixGram, grown, masked
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _raw
 from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level, status
@@ -35,15 +36,47 @@ class RawCholesky(derivatives.AbstractRaw):
         return _raw.inverse_triangle(self.upper)
 
 
+class GrownCholesky(derivatives.AbstractRaw):
+    """The factor of a matrix that has grown: `R = [[R_1, S], [0, C]]`, of which R_1 stays where it is."""
+
+    first: RawCholesky
+    side: Float[Array, "k m"]
+    """`S = R_1⁻ᵀ A_12`."""
+    corner: Float[Array, "m m"]
+    """C, upper triangular."""
+
+    @property
+    def upper(self) -> Float[Array, "n n"]:
+        """R, as one matrix."""
+        return jnp.block([[self.first.upper, self.side], [jnp.zeros_like(self.side.T), self.corner]])
+
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        old, new = jnp.split(self.half_solve(b), [self.side.shape[0]])
+        new = _raw.solve_upper(self.corner, new)
+        return jnp.concatenate([_raw.solve_upper(self.first.upper, old - matmul(self.side, new)), new])
+
+    def half_solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """`R⁻ᵀ b`."""
+        old, new = jnp.split(b, [self.side.shape[0]])
+        old = self.first.half_solve(old)
+        return jnp.concatenate([old, _raw.solve_upper_transposed(self.corner, new - matmul(self.side.T, old))])
+
+    def logdet(self) -> Float[Array, ""]:
+        return self.first.logdet() + RawCholesky(self.corner).logdet()
+
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        return _raw.inverse_triangle(self.upper)
+
+
 class CholeskySystem(AbstractSystem):
     """K as numbers, which carry the derivatives, and the factor of A, which carries the answers.
 
     Where the factorisation failed, the factor is that of the identity, and the base class answers NaN.
     """
 
-    gram: MatrixGram  # pyright: ignore[reportIncompatibleVariableOverride]
+    gram: MatrixGram | GrownGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
-    raw: RawCholesky
+    raw: RawCholesky | GrownCholesky
     jitter: Float[Array, ""]
     result: Any
 
@@ -60,29 +93,42 @@ class CholeskySystem(AbstractSystem):
     def inverse_diagonal(self):
         return self._or_nan(derivatives.inverse_diagonal(self.operator, self.raw))
 
+    def inverse(self) -> Float[Array, "n n"]:
+        """`A⁻¹`."""
+        return self._or_nan(derivatives.inverse(self.operator, self.raw))
+
     def inverse_blocks(self, rows):
         inverse = derivatives.inverse(self.operator, self.raw)
         return self._or_nan(inverse[rows[:, :, None], rows[:, None, :]])
 
     def appended(self, gram, noise):
         # The factor grows by the new columns R⁻ᵀ A_on and the factor of what they leave of A_nn: O(n²) a row.
-        n, new = self.gram.n, gram.n - self.gram.n
-        rows = gram.rows(jnp.arange(n, gram.n))
-        matrix = jnp.block([[self.gram.matrix, rows[:, :n].T], [rows]])
-        longer = MatrixGram(gram.kernel, gram.x, gram.mask, matrix)
-        longer = CholeskySystem(gram=longer, noise=noise, raw=self.raw, jitter=self.jitter, result=self.result)
-        fixed, shift = jax.lax.stop_gradient((longer.gram.matrix, longer.shift))
-        side = self.raw.half_solve(fixed[:n, n:])
-        corner = _raw.cholesky(fixed[n:, n:] - matmul(side.T, side), shift[n:])
-        entries = diagonal(fixed) + shift
+        longer = grown(self._gathered.gram, gram)
+        system = dataclasses.replace(self._gathered, gram=longer, noise=noise)
+        side, corner, entries, shift = jax.lax.stop_gradient(
+            (longer.side, longer.corner, longer.diagonal() + system.shift, system.shift)
+        )
+        raw, n = system.raw, longer.first.n
+        if isinstance(raw, GrownCholesky):
+            known = raw.side.shape[1]
+            first, side = raw.first, jnp.concatenate([raw.side, raw.first.half_solve(side[:, known:])], axis=1)
+        else:
+            first, side = raw, raw.half_solve(side)
+        corner = _raw.cholesky(corner - matmul(side.T, side), shift[n:])
         ok = jnp.all(diagonal(corner) ** 2 > rounding_level(entries, gram.mask)[n:])
-        corner = jnp.where(ok, corner, jnp.eye(new, dtype=corner.dtype))
-        raw = RawCholesky(jnp.block([[self.raw.upper, side], [jnp.zeros((new, n), side.dtype), corner]]))
+        corner = jnp.where(ok, corner, jnp.eye(gram.n - n, dtype=corner.dtype))
         result = Result.where(ok | ~is_usable(self.result), self.result, Result.not_positive_definite)
-        return CholeskySystem(gram=longer.gram, noise=noise, raw=raw, jitter=self.jitter, result=result)
+        return dataclasses.replace(system, raw=GrownCholesky(first, side, corner), result=result)
+
+    @property
+    def _gathered(self) -> "CholeskySystem":
+        """This System with its factor in one piece, once a quarter of its rows have been added to the first."""
+        if not isinstance(self.raw, GrownCholesky) or 4 * self.raw.side.shape[1] < self.raw.side.shape[0]:
+            return self
+        return dataclasses.replace(self, gram=self.gram.evaluated(), raw=RawCholesky(self.raw.upper))
 
     def draw(self, key, number):
-        shocks = jax.random.normal(key, (self.gram.n, number), self.gram.matrix.dtype)
+        shocks = jax.random.normal(key, (self.gram.n, number), self.raw.upper.dtype)
         return self._columns(matmul(jnp.triu(self.raw.upper).T, shocks))
 
 
@@ -168,6 +214,27 @@ def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     system = factorise_matrix(matrix, jnp.zeros((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
     lower = derivatives.root(system.operator, system.raw, jnp.triu(system.raw.upper).T)
     return jnp.where(is_usable(system.result), lower, jnp.nan)
+
+
+class KnownInverse(derivatives.AbstractRaw):
+    """A definite matrix of which the inverse and the log determinant are known."""
+
+    inverse: Float[Array, "n n"]
+    log_determinant: Float[Array, ""]
+
+    def solve(self, b: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return matmul(self.inverse, b)
+
+    def logdet(self) -> Float[Array, ""]:
+        return self.log_determinant
+
+    def inverse_triangle(self) -> Float[Array, "n n"]:
+        return self.inverse
+
+    def of(self, matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+        """The inverse and the log determinant with the derivatives that they have as functions of the matrix."""
+        operator = derivatives.of_matrix(matrix)
+        return derivatives.inverse(operator, self), derivatives.logdet(operator, self)
 
 
 class RawDefinite(derivatives.AbstractRaw):

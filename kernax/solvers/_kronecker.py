@@ -4,21 +4,23 @@ With `K_a = V_a Λ_a V_aᵀ`, A has the eigenvectors `V_1 ⊗ V_2 ⊗ …` and t
 `_kronecker_derivatives.py`; missing cells are for `kx.CG(kx.Kronecker())`, see `_missing_cells.py`.
 """
 
+import math
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from kernax._arrays import is_concrete
 from kernax.grams import AbstractGram, along_axes
-from kernax.rows import Grid
+from kernax.rows import Grid, Rows
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _kronecker_derivatives as kronecker
 from kernax.solvers import _raw
 from kernax.solvers import _spectral as spectral
+from kernax.solvers._cholesky import draw_root
 from kernax.solvers._eigh import Outlook
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_usable
@@ -58,6 +60,9 @@ class KroneckerSystem(AbstractSystem):
         values = kronecker.outer(tuple(spectral.eigenvalues(*axis) for axis in known)).reshape(-1)
         return jnp.where(jnp.all(self.gram.mask), values, jnp.nan)
 
+    def prior_draws(self, x, key, number):
+        return grid_draws(self.gram, x, key, number)
+
     def draw(self, key, number):
         axes = self._axes
         shocks = jax.random.normal(key, (self.gram.n, number), self.noise.dtype)
@@ -95,6 +100,11 @@ class Kronecker(AbstractSolver):
 
     max_jitter: float | None = eqx.field(static=True, default=None)
     needs_every_row: ClassVar[bool] = True
+    matrix_of_each_axis: ClassVar[bool] = True
+
+    def bytes_needed(self, n, itemsize, *, gradient=False):
+        # The matrix of an axis, its eigenvectors and LAPACK's workspace of twice its size; for the gradient one more.
+        return (5 if gradient else 4) * n * n * itemsize
 
     def check(self, x, mask):
         if isinstance(x, Grid):
@@ -111,8 +121,8 @@ class Kronecker(AbstractSolver):
         if factors is None:
             raise TypeError(
                 "kx.Kronecker() needs rows that are a kx.Grid and a kernel that is a product over all its axes, such as "
-                "kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1): write them so, or use kx.Cholesky() or "
-                "kx.CG()."
+                "kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1): write them so (with "
+                "key= if the axes have names), or use kx.Cholesky() or kx.CG()."
             )
         if noise.ndim:
             raise TypeError(
@@ -125,6 +135,26 @@ class Kronecker(AbstractSolver):
         vectors, values = (tuple(part) for part in zip(*pairs, strict=True))
         outlook = _outlook(constants, values, gram.mask)
         return _assembled(gram, noise, vectors, values, outlook, self.max_jitter)
+
+
+def grid_draws(
+    gram: AbstractGram, x: Rows, key: Key[Array, ""], number: int
+) -> tuple[Float[Array, "n s"], Float[Array, "m s"]] | None:
+    """Functions drawn from the prior of a product kernel, at the cells of a grid and of another one; `None` if x is none.
+
+    Each axis gets a root of the matrix of its known and new rows together: O(Σ (n_i + m_i)³), and no larger matrix. The
+    draws are computed for the grid of all of these, which has `Π (n_i + m_i)` cells.
+    """
+    if not isinstance(x, Grid):
+        return None
+    kernels, known = gram.kernel.axes(), gram.x
+    rows = [jax.tree.map(lambda *parts: jnp.concatenate(parts), *axes) for axes in zip(known.axes, x.axes, strict=True)]
+    roots = [draw_root(kernels[key].gram(axis, None)) for key, axis in zip(known.keys, rows, strict=True)]
+    sizes = tuple(root.shape[0] for root in roots)
+    shocks = jax.random.normal(key, (math.prod(sizes), number), roots[0].dtype)
+    drawn = along_axes(roots, shocks).reshape(*sizes, number)
+    first, second = (tuple(map(cut, known.shape)) for cut in (lambda n: slice(0, n), lambda n: slice(n, None)))
+    return drawn[first].reshape(-1, number), drawn[second].reshape(-1, number)
 
 
 def _check_no_value_twice(grid: Grid) -> None:

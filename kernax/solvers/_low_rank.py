@@ -49,6 +49,10 @@ class LowRankSystem(AbstractSystem):
     result: Any
 
     @property
+    def is_exact(self):
+        return isinstance(self.gram.features, OwnFeatures)
+
+    @property
     def shift(self):
         return jnp.where(self.gram.mask, self.level, 1.0)
 

@@ -36,6 +36,7 @@ from kernax.grams import AbstractGram
 from kernax.rows import Rows
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._conjugate_gradients import Run, conjugate_gradients, log_entries
+from kernax.solvers._kronecker import grid_draws
 from kernax.solvers._result import Result
 from kernax.solvers._system import AbstractSystem, Evidence, Solution, largest_eigenvalue, worse
 
@@ -144,6 +145,9 @@ class MissingCellsSystem(AbstractSystem):
         if whole is None:
             return None
         return without_cells(whole, self.gram, self.tolerance, self.max_steps, self.num_probes, self.seed)
+
+    def prior_draws(self, x, key, number):
+        return grid_draws(self.gram, x, key, number)
 
     def draw(self, key, number):
         drawn = self.whole.draw(key, number)

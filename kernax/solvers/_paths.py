@@ -1,6 +1,6 @@
 """Paths of a Markov process, drawn at any times in O(n): what exact samples of a series are made of.
 
-The state is drawn from `P∞` at the first time, and moves on by `A(δ) state + shock` in the order of time. A time that is
+The state is drawn from P at the first time, and moves on by `A(δ) state + shock` in the order of time. A time that is
 there twice is a step of 0, whose shock is 0.
 """
 
@@ -23,7 +23,8 @@ def path_draws(process: Arranged, x: Rows, dtype: Any, key: Key[Array, ""], numb
 
     **Arguments:**
 
-    - `process`: the process, which is stationary.
+    - `process`: the process. One that is not stationary, a spline, starts at the first of these rows. So its draws have the
+      covariance of the spline up to polynomials only, which a system that leaves them free does not see.
     - `x`: where the functions are evaluated; times may repeat.
     - `dtype`: of the answer.
     - `key`: a random key.

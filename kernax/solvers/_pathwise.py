@@ -19,17 +19,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kernax._arrays import matmul
-from kernax.kernels import RBF, AbstractKernel, AbstractStationary, Matern12, Matern32, Matern52, RationalQuadratic
+from kernax.kernels import (
+    RBF,
+    AbstractKernel,
+    AbstractStationary,
+    Matern12,
+    Matern32,
+    Matern52,
+    RandomFeatures,
+    RationalQuadratic,
+)
 from kernax.rows import Rows, take
 
 _WAVES = 512
 """Frequencies of each draw. Where the posterior variance is a share v of the prior one, they add about `1 / (512 v)` to the
 relative variance of one squared draw, which is 2."""
 _MOST = 8 * _WAVES
-"""Features that a kernel may have in all; a product of two stationary kernels has more."""
+"""Features that a kernel may have in all. A product of two stationary kernels beside one that has no waves has more."""
 
 
-def prior_draws(kernel: Any, x: Rows, key: Key[Array, ""], number: int) -> Callable[[Rows], Float[Array, "m s"]]:
+def prior_draws(
+    kernel: Any, x: Rows, key: Key[Array, ""], number: int, remedy: str = 'use kx.CG(variance="exact")'
+) -> Callable[[Rows], Float[Array, "m s"]]:
     """Functions drawn from the prior: what is returned evaluates the same functions at any rows.
 
     **Arguments:**
@@ -38,23 +49,25 @@ def prior_draws(kernel: Any, x: Rows, key: Key[Array, ""], number: int) -> Calla
     - `x`: some rows, which show the structure of a row.
     - `key`: a random key.
     - `number`: how many functions.
+    - `remedy`: what to do if the kernel does not consist of waves or features.
 
     **Returns:**
 
     A function of rows. Raises `TypeError` if the kernel does not consist of waves or features.
     """
     first = take(x, slice(0, 1))
-    shape = jax.eval_shape(lambda key: _by_waves(kernel, key).features(first), key)
+    shape = jax.eval_shape(lambda key: _features(_by_waves(kernel, key), first), key)
     if shape is None or shape.shape[1] > _MOST:
         raise TypeError(
-            f"pathwise draws need a kernel that is a sum of stationary kernels and kernels with features, and {kernel!r} is "
-            'not: use kx.CG(variance="exact").'
+            "pathwise draws need a kernel made of RBF, Matern12, Matern32, Matern52, RationalQuadratic and kernels with "
+            f"features, and {kernel!r} is not: {remedy}."
         )
 
     def at(rows: Rows) -> Float[Array, "m s"]:
         def one(key: Key[Array, ""]) -> Float[Array, " m"]:
             for_waves, for_weights = jax.random.split(key)
-            features = _by_waves(kernel, for_waves).features(rows)
+            features = _features(_by_waves(kernel, for_waves), rows)
+            assert features is not None  # as was seen above
             return matmul(features, jax.random.normal(for_weights, features.shape[1:], features.dtype))
 
         # One function after another: together, their features would be a large array.
@@ -72,17 +85,35 @@ class _Waves(AbstractKernel):
     def pair(self, a, b):
         return self.kernel.pair(a, b)
 
-    def features(self, x):
+    def waves(self, x, number, seed):
+        if not isinstance(self.kernel, (RBF, RationalQuadratic, *_DEGREES)):
+            return None
         first, second = jax.random.split(self.key)
-        frequencies = jax.random.normal(first, (x.shape[1], _WAVES), x.dtype)
+        frequencies = jax.random.normal(first, (x.shape[1], number), x.dtype)
         frequencies = frequencies * _spread(self.kernel, second, x.dtype) / jnp.reshape(self.kernel.lengthscale, (-1, 1))
-        phases = matmul(x, frequencies)
-        return jnp.concatenate([jnp.cos(phases), jnp.sin(phases)], axis=1) / jnp.sqrt(_WAVES)
+        return matmul(x, frequencies), jnp.full(number, 1.0 / number, x.dtype)
+
+    def features(self, x):
+        return _of_waves(self.waves(x, _WAVES, ()))
+
+
+def _of_waves(waves: tuple[Float[Array, "n m"], Float[Array, " m"]] | None) -> Float[Array, "n r"] | None:
+    """Cosines and sines of random waves, as features."""
+    if waves is None:
+        return None
+    phases, variances = waves
+    return jnp.tile(jnp.sqrt(variances), 2) * jnp.concatenate([jnp.cos(phases), jnp.sin(phases)], axis=1)
+
+
+def _features(kernel: Any, x: Rows) -> Float[Array, "n r"] | None:
+    """Waves if all of the kernel is made of them, so that products have no more of them than their factors."""
+    own = _of_waves(kernel.waves(x, _WAVES, ()))
+    return kernel.features(x) if own is None else own
 
 
 def _by_waves(kernel: Any, key: Key[Array, ""]) -> Any:
     """The kernel with every stationary kernel in it replaced by waves."""
-    leaves, structure = jax.tree.flatten(kernel, is_leaf=lambda node: isinstance(node, AbstractStationary))
+    leaves, structure = jax.tree.flatten(kernel, is_leaf=lambda node: isinstance(node, AbstractStationary | RandomFeatures))
     keys = jax.random.split(key, len(leaves))
     leaves = [
         _Waves(leaf, k) if isinstance(leaf, AbstractStationary) else leaf for leaf, k in zip(leaves, keys, strict=True)
@@ -96,9 +127,7 @@ def _spread(kernel: AbstractStationary, key: Key[Array, ""], dtype: Any) -> Floa
         return jnp.ones(_WAVES, dtype)
     if isinstance(kernel, RationalQuadratic):
         return jnp.sqrt(jax.random.gamma(key, kernel.alpha.astype(dtype), (_WAVES,), dtype) / kernel.alpha)
-    degrees = next((number for family, number in _DEGREES.items() if isinstance(kernel, family)), None)
-    if degrees is None:
-        raise TypeError(f'the frequencies of a {type(kernel).__name__} are not known: use kx.CG(variance="exact").')
+    degrees = next(number for family, number in _DEGREES.items() if isinstance(kernel, family))
     # Student's t: a normal over the root of a mean of squared normals.
     return 1.0 / jnp.sqrt(jnp.mean(jax.random.normal(key, (degrees, _WAVES), dtype) ** 2, axis=0))
 

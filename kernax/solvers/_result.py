@@ -43,7 +43,8 @@ class Result(eqx.Enumeration):
     )
     not_positive_definite = _Message(
         "The kernel matrix is not positive definite, even with the largest jitter that is allowed.",
-        "Check that the kernel is positive semi-definite, give a larger noise, or raise the solver's max_jitter.",
+        "Check that the kernel is positive semi-definite, give a larger noise (rows that are repeated need one), or raise "
+        "the solver's max_jitter if it has one (StateSpace adds no jitter).",
     )
     max_steps_reached = _Message(
         "The computation reached the maximum number of steps before it converged.",
@@ -105,8 +106,9 @@ class Result(eqx.Enumeration):
         "Give rows of both classes (for counts: at least one above 0), or set intercept=False.",
     )
     unknown_labels = _Message(
-        "A classifier needs the labels -1 and +1, and the targets contain others.",
-        "Convert the labels with np.where(…, 1.0, -1.0).",
+        "The targets contain labels that the classifier does not know. A classifier for two classes needs -1 and +1, "
+        "Softmax(k) and Ordinal(k) the whole numbers from 0 to k - 1.",
+        "Convert the labels with np.where(…, 1.0, -1.0), or with np.unique(…, return_inverse=True).",
     )
     preconditioner_failed = _Message(
         "The preconditioner of CG is not positive definite, so the diagonal of the matrix took its place. The answers hold, "
@@ -120,6 +122,17 @@ class Result(eqx.Enumeration):
     unreadable = _Message(
         "The dataset could not be read from its file, neither by a worker process nor by the one that sent it.",
         "Check that the file is there, is complete, and was not changed during the run.",
+    )
+    too_few_harmonics = _Message(
+        "StateSpace() uses the first harmonics of Periodic, and the variance that they leave out is not small against the "
+        "noise, so that the answers would be those of another kernel.",
+        "Raise Periodic's harmonics (its omitted_variance() says what they leave out), bound its lengthscale from below, or "
+        "use kx.Cholesky().",
+    )
+    several_modes = _Message(
+        "The posterior has several modes, and the best of those that were found is kept.",
+        "Laplace's approximation describes one mode only: give the kernel a smaller variance or a larger lengthscale, the "
+        "likelihood a larger scale or more degrees of freedom, or drop the outliers.",
     )
 
 

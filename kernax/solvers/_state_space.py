@@ -19,12 +19,17 @@ from kernax.solvers import _chain_derivatives as derivatives
 from kernax.solvers._chain import Chain, Filtered
 from kernax.solvers._paths import path_draws
 from kernax.solvers._result import Result
-from kernax.solvers._steps import Arranged, Steps, dense
+from kernax.solvers._steps import Arranged, Steps, by_block, dense
 from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
+
+_LEFT_OUT = 0.01
+"""The variance that the state space leaves out of all rows, in units of their noise, up to which it counts as small."""
+_ROUNDINGS = 100
+"""So many roundings of a kernel's diagonal are not taken for variance that is left out."""
 
 
 class StateSpace(AbstractSolver):
-    """Markov kernels of one column, exact in O(n) time and memory.
+    """Markov kernels of one column, in O(n) time and memory: exact, but for `Periodic`, whose harmonics are finitely many.
 
     It accepts these kernels, and their sums, products and multiples, if all parts that depend on time use the same column:
     the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may
@@ -38,7 +43,9 @@ class StateSpace(AbstractSolver):
     | `Periodic` of one column, by its first `harmonics` | 1 + 2 · harmonics |
     | `Constant`, `Linear`, `Polynomial`, `Cosine`, `FeatureMap` of any columns | 1 for each feature |
 
-    No jitter is added: with noise 0, rows with equal times are reported as `not_positive_definite`.
+    No jitter is added: with noise 0, rows with equal times are reported as `not_positive_definite`. If the variance that the
+    harmonics of `Periodic` leave out, summed over the rows in units of their noise, exceeds 0.01, there is no answer, and
+    the result is `too_few_harmonics`.
     """
 
     def prepare(self, gram, noise):
@@ -56,6 +63,8 @@ class ChainGram(AbstractGram):
     x: Rows
     mask: Bool[Array, " n"]
     chain: Chain
+    omitted: Float[Array, ""]
+    """The largest variance of a row that the state space leaves out."""
 
     def mv(self, v):
         values = self.chain.sorted(jnp.where(self.mask[:, None], v, 0.0))
@@ -67,8 +76,6 @@ class ChainGram(AbstractGram):
     def prior_draws(self, x, key, number):
         rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), take(self.x), take(x))
         process = arranged(self.kernel, rows)
-        if not process.is_stationary:
-            return None
         drawn = path_draws(process, rows, self.chain.times.dtype, key, number)
         return drawn[: self.n], drawn[self.n :]
 
@@ -103,7 +110,9 @@ class StateSpaceSystem(AbstractSystem):
 
     def _solve(self, columns):
         passes = chains.run_passes(self.gram.chain, self.filtered, self.gram.chain.sorted(columns))
-        return Solution(self.gram.chain.unsorted(passes.solved), self.result, 0, (passes.states, passes.adjoints))
+        return Solution(
+            self.gram.chain.unsorted(passes.solved), self.result, 0, (passes.before, passes.last, passes.adjoints)
+        )
 
     def _logdet(self):
         return derivatives.logdet(self.gram.chain, _sorted_noise(self.gram, self.noise), self.filtered)
@@ -123,7 +132,8 @@ class StateSpaceSystem(AbstractSystem):
     def _variance(self, x):
         return Solution(self._variances(self._between(x))[:, 0], self.result)
 
-    def summand_moments(self, x, solution):
+    def summand_moments(self, x, solution, owners):
+        del owners
         numbers = [len(_process(part).parts) for part in self.gram.kernel.summands()]
         owners = np.repeat(np.arange(len(numbers)), numbers)[arranged(self.gram.kernel, take(x)).places]
         shares = owners[:, None] == np.arange(len(numbers))
@@ -136,7 +146,8 @@ class StateSpaceSystem(AbstractSystem):
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moments)
 
     def _variances(self, at: Between) -> Float[Array, "m k"]:
-        weighted = product(self.filtered.information[at.after], at.onward)
+        steps, filtered = jax.tree.map(lambda leaf: leaf[at.after], (self.gram.chain.steps, self.filtered))
+        weighted = product(filtered.informed(steps).information, at.onward)
         return at.variance - jnp.where(at.is_last[:, None], 0.0, jnp.sum(at.onward * weighted, axis=1))
 
     @property
@@ -144,7 +155,7 @@ class StateSpaceSystem(AbstractSystem):
         return 16 * self.filtered.gain.shape[1] ** 2
 
     def inverse_diagonal(self):
-        entries = self.gram.chain.unsorted(self.filtered.inverse)
+        entries = self.gram.chain.unsorted(self.filtered.informed(self.gram.chain.steps).inverse)
         return self._or_nan(jnp.where(self.gram.mask, entries, 1.0))
 
     def shifted(self, noise):
@@ -177,11 +188,13 @@ class StateSpaceSystem(AbstractSystem):
         weights = jnp.broadcast_to(jnp.asarray(observation, times.dtype), (*times.shape, chain.size))[:, :, None]
         weights = weights if shares is None else jnp.where(shares, weights, 0.0)
 
+        held = _until(before, self.filtered.before, self.filtered.last)
+
         def known(step: Steps, onward: Steps, weights: Array, held: Array, is_first: Array) -> tuple[Array, Array]:
             seen = product(jnp.where(is_first, start, step.ahead(held)), weights)
             return jnp.sum(weights * seen, axis=0), onward.forth(seen)
 
-        variance, covariance = jax.vmap(known)(step, onward, weights, self.filtered.held[before], is_first)
+        variance, covariance = jax.vmap(known)(step, onward, weights, held, is_first)
         earlier = process.steps_back(jnp.where(is_first, chain.times[0] - times, 0.0), observation)
         if earlier is not None:
 
@@ -196,11 +209,18 @@ class StateSpaceSystem(AbstractSystem):
 
 def _means(at: Between, solution: Solution) -> Float[Array, "m k p"]:
     """The means of the functions at new rows."""
-    states, adjoints = solution.kept
-    from_before = product(jnp.swapaxes(at.weights, 1, 2), jax.vmap(Steps.forth)(at.step, states[at.before]))
+    states, last, adjoints = solution.kept
+    states = _until(at.before, states, last)
+    from_before = product(jnp.swapaxes(at.weights, 1, 2), jax.vmap(Steps.forth)(at.step, states))
     from_after = product(jnp.swapaxes(at.onward, 1, 2), adjoints[at.after])
-    first, last = (end[:, None, None] for end in (at.is_first, at.is_last))
-    return jnp.where(first, 0.0, from_before) + jnp.where(last, 0.0, from_after)
+    is_first, is_last = (end[:, None, None] for end in (at.is_first, at.is_last))
+    return jnp.where(is_first, 0.0, from_before) + jnp.where(is_last, 0.0, from_after)
+
+
+def _until(rows: Int[Array, " m"], before: Float[Array, "n j k"], last: Float[Array, "j k"]) -> Float[Array, "m j k"]:
+    """What is known at the end of these rows, from what was known before each row and after the last."""
+    final = before.shape[0] - 1
+    return jnp.where((rows == final)[:, None, None], last, before[jnp.minimum(rows + 1, final)])
 
 
 def arranged(kernel: AbstractKernel, x: Rows) -> Arranged:
@@ -266,7 +286,25 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
         observation = jnp.where(finite, observation, 0.0)
     steps = process.steps(jnp.diff(times, prepend=times[:1]), observation)
     chain = Chain(order, live, times, steps, process.start(dtype))
-    return ChainGram(started_at(gram.kernel, times[0]), gram.x, gram.mask, chain), finite
+    omitted = jax.lax.stop_gradient(_omitted(_replaced_unless(finite, gram.kernel), x, gram.mask, dtype))
+    return ChainGram(started_at(gram.kernel, times[0]), gram.x, gram.mask, chain, omitted), finite
+
+
+def _omitted(kernel: AbstractKernel, x: Rows, mask: Bool[Array, " n"], dtype: Any) -> Float[Array, ""]:
+    """The largest difference of a row's variance and that of its state, summed over the summands; 0 if it is rounding."""
+    total = jnp.zeros((), dtype)
+    for part in kernel.summands():
+        process = arranged(part, x)
+        observation, start = process.observation(x), process.start(dtype)
+        # With constant weights the state has the kernel's variance, and a spline's depends on where it starts.
+        if isinstance(observation, tuple) or not process.is_stationary:
+            continue
+        blocks = zip(by_block(observation.astype(dtype), start), start, strict=True)
+        known = sum(jnp.einsum("npg,pgh,nph->n", own, block, own, precision="highest") for own, block in blocks)
+        whole = part.diag(x).astype(dtype)
+        missing = jnp.where(mask & (whole - known > _ROUNDINGS * jnp.finfo(dtype).eps * whole), whole - known, 0.0)
+        total = total + jnp.max(missing, initial=0.0)
+    return total
 
 
 def _replaced_unless(good: Bool[Array, ""], kernel: AbstractKernel) -> AbstractKernel:
@@ -280,8 +318,12 @@ def _sorted_noise(gram: ChainGram, noise: Float[Array, "*n"]) -> Float[Array, " 
 
 
 def _prepared(gram: ChainGram, finite: Bool[Array, ""], noise: Float[Array, "*n"]) -> StateSpaceSystem:
-    filtered, is_new = chains.run_filter(gram.chain, _sorted_noise(gram, noise))
-    result = Result.where(jnp.all(is_new), Result.successful, Result.not_positive_definite)
+    every = _sorted_noise(gram, noise)
+    filtered, is_new = chains.run_filter(gram.chain, every)
+    precision = jnp.sum(jnp.where(gram.chain.live, 1.0 / jax.lax.stop_gradient(every), 0.0))
+    enough = (gram.omitted == 0) | (gram.omitted * precision <= _LEFT_OUT)
+    result = Result.where(enough, Result.successful, Result.too_few_harmonics)
+    result = Result.where(is_new, result, Result.not_positive_definite)
     result = Result.where(finite, result, Result.nonfinite)
     result = Result.where(jnp.any(gram.mask), result, Result.empty)
     return StateSpaceSystem(gram=gram, noise=noise, filtered=filtered, jitter=jnp.zeros((), noise.dtype), result=result)

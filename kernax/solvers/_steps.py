@@ -5,6 +5,7 @@ as sums of elementwise products, which XLA fuses.
 """
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -176,10 +177,10 @@ class Arranged(NamedTuple):
     def _steps(self, lengths: Array, observation: Array | tuple[float, ...], kind: Callable[[Part], Any]) -> Steps:
         moves, shocks = [], []
         for group in self.groups:
-            pairs = [(kind(part)(lengths), count) for part, count, _ in group]
+            known = [(kind(part), count) for part, count, _ in group]
+            runs = [_of_run([one for one, _ in run], key[-1], lengths) for key, run in _runs(known)]
             for stacks, place in ((moves, 0), (shocks, 1)):
-                whole = [_repeated(matrices[place], count) for matrices, count in pairs]
-                stacks.append(jnp.concatenate(whole, axis=-3).astype(lengths.dtype))
+                stacks.append(jnp.concatenate([run[place] for run in runs], axis=1).astype(lengths.dtype))
         fixed = observation if isinstance(observation, tuple) else None
         varying = None if isinstance(observation, tuple) else observation.astype(lengths.dtype)
         return Steps(tuple(moves), tuple(shocks), varying, fixed)
@@ -188,6 +189,27 @@ class Arranged(NamedTuple):
         """The covariance of the first state, in blocks."""
         stacks = [jnp.concatenate([_repeated(part.start, count) for part, count, _ in group]) for group in self.groups]
         return tuple(stack.astype(dtype) for stack in stacks)
+
+
+def _runs(known: list[tuple[Any, int]]) -> list[tuple[Any, list[tuple[Any, int]]]]:
+    """Transitions and their numbers of processes, in runs of the same function of parameters of the same shapes."""
+
+    def key(one: tuple[Any, int]) -> Any:
+        leaves, structure = jax.tree.flatten(one[0])
+        return structure, tuple((leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf for leaf in leaves), one[1]
+
+    return [(of_run, list(run)) for of_run, run in itertools.groupby(known, key)]
+
+
+def _of_run(transitions: list[Any], count: int, lengths: Float[Array, " n"]) -> list[Float[Array, "n _ g g"]]:
+    """The blocks of transitions that differ in their parameters only: computed side by side, which compiles faster."""
+    if len(transitions) == 1:
+        return [_repeated(blocks, count) for blocks in transitions[0](lengths)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *transitions)
+    # (Those of kernels with features have no parameters, so the number of them has to be said.)
+    found = jax.vmap(lambda transition: transition(lengths), out_axes=1, axis_size=len(transitions))(stacked)
+    whole = [_repeated(blocks, count) for blocks in found]
+    return [blocks.reshape(blocks.shape[0], -1, *blocks.shape[-2:]) for blocks in whole]
 
 
 def _earlier(part: Part, lengths: Float[Array, " n"]) -> tuple[Float[Array, "n p g g"], Float[Array, "n p g g"]]:

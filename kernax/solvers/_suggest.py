@@ -10,7 +10,7 @@ import numpy as np
 from kernax._arrays import is_concrete
 from kernax.data import Data
 from kernax.grams import gram_of
-from kernax.kernels import RBF, AbstractKernel, AbstractStationary, RationalQuadratic
+from kernax.kernels import RBF, AbstractKernel, AbstractStationary, Periodic, RationalQuadratic
 from kernax.rows import Grid, num_rows, take
 from kernax.solvers._cg import CG
 from kernax.solvers._cholesky import Cholesky
@@ -37,6 +37,8 @@ _FEW_COLUMNS = 3
 """Columns up to which inducing rows are dense enough for a smooth kernel."""
 _MOST_STATES = 64
 """Numbers of a state beyond which a row takes `StateSpace` too long."""
+_LONGEST_AXIS = 4_000
+"""Rows of an axis whose eigendecomposition takes half a minute. Longer ones are for a state space, if the kernel has one."""
 _SMALL = 2**28
 """Bytes that are taken for available without a look: reading how many there are takes longer than using these."""
 
@@ -58,8 +60,12 @@ class Facts(NamedTuple):
     """Whether the model is a machine of `kx.learners`, which factorises dense matrices."""
     num_states: int | None = None
     """Numbers of the state, if the kernel is a Markov process of one column."""
+    has_harmonics: bool = False
+    """Whether a part of the kernel is `Periodic`, whose state space is an approximation."""
     is_grid: bool = False
     """Whether x is a grid and the kernel a product over its axes."""
+    longest_axis: int = 0
+    """Rows of the longest axis of the grid."""
     is_full: bool = True
     """Whether every row counts, for every output."""
     num_features: int | None = None
@@ -150,13 +156,14 @@ def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
 
 def _structured(facts: Facts, ridges: bool, folds: bool) -> _Choice | None:
     """A solver that is exact because of the kernel's structure."""
-    if facts.is_grid and facts.is_full and facts.has_one_noise and not folds:
+    is_long = facts.longest_axis > _LONGEST_AXIS and facts.num_states is not None and not facts.is_noise_free
+    if facts.is_grid and facts.is_full and facts.has_one_noise and not folds and not is_long:
         return _Choice(
             Kronecker(),
             "The rows are a full grid, the kernel is a product over its axes, and all rows have the same noise: exact, by "
             "one eigendecomposition for each axis.",
         )
-    if facts.is_grid and facts.has_one_noise and not facts.is_noise_free and not ridges and not folds:
+    if facts.is_grid and facts.has_one_noise and not facts.is_noise_free and not ridges and not folds and not is_long:
         return _Choice(
             CG(Kronecker()),
             "The rows are a grid with missing cells, the kernel is a product over its axes, and all rows have the same "
@@ -165,9 +172,10 @@ def _structured(facts: Facts, ridges: bool, folds: bool) -> _Choice | None:
             200,
         )
     if facts.num_states is not None and not facts.is_noise_free:
+        exact = "exact but for the harmonics that Periodic leaves out" if facts.has_harmonics else "exact"
         return _Choice(
             StateSpace(),
-            "The kernel has a state space over one column, such as time: exact, in time and memory proportional to the "
+            f"The kernel has a state space over one column, such as time: {exact}, in time and memory proportional to the "
             "number of rows.",
             12 * facts.num_states**2,
         )
@@ -261,7 +269,9 @@ def facts_of(model: Any, data: Data) -> Facts:
         systems=1 if data.gaps is None else data.gaps.masks.shape[0],
         is_machine=noise is None,
         num_states=_num_states(kernel, rows),
+        has_harmonics=bool(_parts_of(kernel, Periodic)),
         is_grid=isinstance(data.x, Grid) and _is_product(kernel, data),
+        longest_axis=max(data.x.shape) if isinstance(data.x, Grid) else 0,
         is_full=data.gaps is None and is_concrete(data.mask) and bool(np.all(np.asarray(data.mask))),
         num_features=_num_features(kernel, rows),
         has_distance=jax.eval_shape(kernel.coordinates, rows) is not None,
@@ -272,9 +282,14 @@ def facts_of(model: Any, data: Data) -> Facts:
 
 
 def _is_smooth(kernel: AbstractKernel) -> bool:
-    parts = jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, AbstractStationary))
-    stationary = [part for part in parts if isinstance(part, AbstractStationary)]
+    stationary = _parts_of(kernel, AbstractStationary)
     return bool(stationary) and all(isinstance(part, RBF | RationalQuadratic) for part in stationary)
+
+
+def _parts_of(kernel: AbstractKernel, kind: type) -> list[Any]:
+    """The parts of a kernel that are of this class."""
+    parts = jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, kind))
+    return [part for part in parts if isinstance(part, kind)]
 
 
 def _num_states(kernel: AbstractKernel, rows: Any) -> int | None:
@@ -315,7 +330,8 @@ def check_memory(
     - `gradient`: whether the likelihood is computed with its gradient, as in a fit.
     - `ridges`: whether the solver must move to other ridges.
     """
-    needed = solver.bytes_needed(data.n, np.dtype(data.dtype).itemsize, gradient=gradient)
+    largest = max(data.x.shape) if isinstance(data.x, Grid) and solver.matrix_of_each_axis else data.n
+    needed = solver.bytes_needed(largest, np.dtype(data.dtype).itemsize, gradient=gradient)
     systems = 1 if data.gaps is None else data.gaps.masks.shape[0]
     if needed is None or systems * needed <= _SMALL:
         return

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kernax._arrays import is_concrete, matmul
-from kernax.grams import AbstractGram
+from kernax.grams import AbstractGram, gram_of
 from kernax.rows import Rows, map_rows, num_rows
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._result import Result, result_name
@@ -151,22 +151,60 @@ class AbstractSystem(eqx.Module):
         del key, number
         return None
 
+    def prior_draws(
+        self, x: Rows, key: Key[Array, ""], number: int
+    ) -> tuple[Float[Array, "n s"], Float[Array, "m s"]] | None:
+        """Functions drawn from the prior, at the rows and at new rows x together; `None` if only a matrix root would do."""
+        return self.gram.prior_draws(x, key, number)
+
     def posterior_draws(self, x: Rows, key: Key[Array, ""], number: int) -> Float[Array, "m s"] | None:
         """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance.
 
         By Matheron's rule (see `_pathwise.py`), where the Gram draws from the prior.
         """
-        prior = self.gram.prior_draws(x, key, number)
+        prior = self.prior_draws(x, key, number)
         if prior is None:
             return None
         known, new = prior
         noise = jax.random.normal(jax.random.fold_in(key, 1), known.shape, known.dtype)
         return new - self.mean(x, self.solve(known + jnp.sqrt(self.shift)[:, None] * noise))
 
-    def summand_moments(self, x: Rows, solution: Solution) -> tuple[Float[Array, "k m p"], Float[Array, "k m"]] | None:
-        """Mean and variance of each summand of the kernel at new rows; `None` if they are made of cross matrices."""
-        del x, solution
-        return None
+    def summand_moments(
+        self, x: Rows, solution: Solution, owners: tuple[int, ...]
+    ) -> tuple[Float[Array, "k m p"], Float[Array, "k m"]] | None:
+        """Mean and variance of each summand of the kernel at new rows; `None` if there is no `expansion`.
+
+        By the matrices `k_j(X, x)`, in blocks of new rows, with a solve for each row.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `solution`: what the means are made of.
+        - `owners`: for each function that is left free, the place of the summand that it belongs to; -1 if it is no part of
+          any. A System without free functions has none.
+
+        **Returns:**
+
+        Means and variances, with one row for each summand.
+        """
+        del owners
+        weights = self.expansion(self._usable(solution))
+        if weights is None:
+            return None
+        # A spline's own kernel is not definite: this one is, up to the trend.
+        grams = [gram_of(part, self.gram.x, self.gram.mask) for part in self.gram.kernel.summands()]
+
+        def of_block(block: Rows) -> tuple[Array, Array]:
+            crosses = [gram.cross(block) for gram in grams]
+            means = [matmul(cross.T, weights[0]) for cross in crosses]
+            spreads = [
+                gram.kernel.diag(block) - jnp.sum(cross * self._solve(cross).value, axis=0)
+                for gram, cross in zip(grams, crosses, strict=True)
+            ]
+            return jnp.stack(means, axis=1), jnp.stack(spreads, axis=1)
+
+        answers = map_rows(of_block, x, 4 * len(grams) * self.gram.n)
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), answers)
 
     def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
         """Weights `(alpha, beta)` with which the mean is `k(x, X) alpha + trend(x) beta`; beta is `None` without a trend.
@@ -181,6 +219,11 @@ class AbstractSystem(eqx.Module):
         return jnp.ones(rows.shape[0], bool)
 
     # What everyone asks.
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether answers are those of the kernel itself (up to an iteration's tolerance), and not of an approximation."""
+        return True
 
     @property
     def num_free(self) -> int:
@@ -343,6 +386,9 @@ class AbstractSolver(eqx.Module):
     needs_every_row: ClassVar[bool] = False
     """Whether its structure is lost if a row does not count. It then preconditions with the System of all rows."""
 
+    matrix_of_each_axis: ClassVar[bool] = False
+    """Whether its matrices are those of the axes of a grid. `bytes_needed` is then asked for the longest axis."""
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
 
@@ -365,7 +411,7 @@ class AbstractSolver(eqx.Module):
 
 def is_usable(result: Any) -> Bool[Array, "..."]:
     """Whether there are numbers behind a result: exact ones, those of a jittered matrix, or an unfinished iteration's."""
-    usable = (Result.singular, Result.max_steps_reached, Result.preconditioner_failed)
+    usable = (Result.singular, Result.max_steps_reached, Result.preconditioner_failed, Result.several_modes)
     return functools.reduce(lambda known, other: known | (result == other), usable, result == Result.successful)
 
 

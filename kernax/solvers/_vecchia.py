@@ -57,6 +57,10 @@ class VecchiaSystem(AbstractSystem):
         return True
 
     @property
+    def is_exact(self):
+        return False
+
+    @property
     def jitter(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         """0: jitter is added to single blocks only. `Solution.jitter` is the largest of them."""
         return jnp.zeros((), self.noise.dtype)

@@ -35,8 +35,9 @@ ATOMS = {
     "matern32": Atom(kernels.Matern32, _STATIONARY),
     "matern52": Atom(kernels.Matern52, _STATIONARY),
     "rationalquadratic": Atom(kernels.RationalQuadratic, {**_STATIONARY, "alpha": "number"}),
-    "periodic": Atom(kernels.Periodic, {"period": "length", "lengthscale": "vector"}),
+    "periodic": Atom(kernels.Periodic, {"period": "length", "lengthscale": "vector", "harmonics": "whole"}),
     "cosine": Atom(kernels.Cosine, {"period": "length"}),
+    "sho": Atom(kernels.SHO, {"period": "length", "quality": "number"}),
     "linear": Atom(kernels.Linear, {"variance": "slope"}),
     "polynomial": Atom(kernels.Polynomial, {"degree": "whole", "scale": "number", "offset": "number"}),
     "constant": Atom(kernels.Constant, {"variance": "variance"}),
@@ -60,7 +61,7 @@ ALIASES = {
     "thinplatespline": "thinplate",
 }
 _ACTIVATIONS = {"relu": kernels.ReLU, "erf": kernels.Erf}
-_MOST_WHOLE = 20
+_MOST_WHOLE, _MOST_HARMONICS = 20, 200
 
 
 def atom_options(
@@ -72,6 +73,8 @@ def atom_options(
         source.fail("ard is True or False", at)
     if atom.make is kernels.ThinPlate:
         _check_thin_plate(options, len(columns), source, at)
+    if atom.make is kernels.SHO and len(columns) > 1:
+        source.fail(f"sho is for one column: choose it, such as sho(columns={columns[0].name!r})", at)
     values, given, held = {}, set(), set()
     for name, sort in atom.parameters.items():
         if name not in options:
@@ -93,8 +96,9 @@ def _converted(
     name: str, sort: str, value: Any, columns: tuple[Column, ...], variance: float, least: int, source: Source, at: int
 ) -> Any:
     if sort == "whole":
-        if not isinstance(value, float) or value not in range(least, _MOST_WHOLE + 1):
-            source.fail(f"{name} is a whole number from {least} to {_MOST_WHOLE}", at)
+        most = _MOST_HARMONICS if name == "harmonics" else _MOST_WHOLE
+        if not isinstance(value, float) or value not in range(least, most + 1):
+            source.fail(f"{name} is a whole number from {least} to {most}", at)
         return int(value)
     if sort == "activation":
         if not isinstance(value, str) or value.lower() not in _ACTIVATIONS:

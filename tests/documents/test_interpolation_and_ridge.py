@@ -213,9 +213,18 @@ KERNELS = {
     "Select": kx.Select(kx.Matern52(0.5), columns=1),
     "Warp": kx.Warp(kx.RBF(0.5), jnp.tanh),
     "FeatureMap": kx.FeatureMap(lambda a: jnp.stack([jnp.sin(a[0]), a[0] * a[1], jnp.exp(-a[1])])),
+    "Matern": kx.Matern(0.8, nu=1.2),
+    "White": kx.kernels.White(variance=0.7),
+    "Wendland": kx.kernels.Wendland(lengthscale=np.array([1.4, 2.5]), smoothness=1, columns=2),
+    "ChangePoint": kx.kernels.ChangePoint(kx.RBF(), 0.7 * kx.Matern52(), location=4.2, width=0.4, column=1),
+    "Gibbs": kx.kernels.Gibbs(lambda a: jnp.sin(a[0])),
+    "SpectralMixture": kx.kernels.SpectralMixture([0.7, 0.4], [[0.3, 0.1], [0.9, 0.5]], [[0.2, 0.1], [0.1, 0.3]]),
+    "Additive": kx.kernels.Additive([kx.RBF(0.8), kx.Matern52()], 2, variance=[0.6, 0.9]),
 }
 ONE_COLUMN = {"SHO": [kx.kernels.SHO(period=1.7, quality=quality) for quality in (0.2, 0.5, 3.0)]}
 """Kernels of one column only, each in a few of its forms."""
+OF_OTHER_ROWS = ("Categorical", "Coregion", "Graph", "Hamming", "OfFunctionals", "Tanimoto")
+"""Kernels of labels, of sets and of functionals, in `test_more_kernels.py`, `test_coregion.py` and `test_observe.py`."""
 CONDITIONAL = {"CubicSpline": (kx.CubicSpline(), 1), "ThinPlate": (kx.ThinPlate(order=3), 2)}
 """Definite only up to polynomials of this degree."""
 # With a point twice over, far points, and a large common offset.
@@ -255,7 +264,7 @@ def test_f10_every_kernel_of_the_library_is_in_the_table():
     """A kernel that is added to the library must be shown to be one."""
     classes = {name: getattr(kx.kernels, name) for name in kx.kernels.__all__ if isinstance(getattr(kx.kernels, name), type)}
     library = {name for name, c in classes.items() if issubclass(c, kx.AbstractKernel) and not name.startswith("Abstract")}
-    assert set(KERNELS) | set(ONE_COLUMN) | set(CONDITIONAL) == library
+    assert set(KERNELS) | set(ONE_COLUMN) | set(CONDITIONAL) | set(OF_OTHER_ROWS) == library
     assert all(type(kernel).__name__ == name for name, kernel in KERNELS.items())
     assert not any(kernel.trend() is not None for kernel in KERNELS.values())
 

@@ -411,3 +411,26 @@ def test_what_has_no_content_is_no_matter_without_a_checkpoint():
             kx.Model(1.0 * kx.RBF(), noise=0.5), SETS, objective=lambda c: jnp.log(c.model.noise) + file.closed, max_steps=1
         )
     assert len(fits) == 2
+
+
+@pytest.mark.parametrize(
+    "fitted",
+    [
+        lambda objective, folder: (
+            kx.fit(kx.Model(kx.RBF(0.5), 0.1), kx.Data(*SETS[0]), objective=objective, checkpoint=folder, max_steps=30).value
+        ),
+        lambda objective, folder: kx.fit_many(
+            kx.Model(kx.RBF(0.5), 0.1), SETS[:1], objective=objective, checkpoint=folder, max_steps=30
+        ).value[0],
+    ],
+)
+def test_h51_a_list_changes_between_two_runs_in_one_process(fitted, tmp_path):
+    """JAX finds compiled programs by the identity of functions; the program of the old list must not be used."""
+    weights = [1.0]
+
+    def objective(c):
+        return weights[0] * kx.loo_mse(c)
+
+    first = fitted(objective, tmp_path / "1")
+    weights[0] = 2.0
+    np.testing.assert_allclose(fitted(objective, tmp_path / "2"), 2.0 * first, rtol=1e-4)

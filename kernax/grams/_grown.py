@@ -1,0 +1,60 @@
+"""A kernel matrix to which rows are added: what was there stays where it is."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from kernax._arrays import matmul
+from kernax.grams._gram import AbstractGram, MatrixGram
+from kernax.rows import Rows
+
+
+class GrownGram(AbstractGram):
+    """K as numbers, in three blocks: that of the first rows, the columns that were added to it, and their corner."""
+
+    kernel: Any
+    x: Rows
+    mask: Bool[Array, " n"]
+    first: MatrixGram
+    side: Float[Array, "k m"]
+    """`K` between the first rows and those that were added."""
+    corner: Float[Array, "m m"]
+    """`K` between the rows that were added."""
+
+    def mv(self, v):
+        old, new = jnp.split(v, [self.first.n])
+        return jnp.concatenate(
+            [self.first.mv(old) + matmul(self.side, new), matmul(self.side.T, old) + matmul(self.corner, new)]
+        )
+
+    def dense(self):
+        return jnp.block([[self.first.dense(), self.side], [self.side.T, self.corner]])
+
+    def diagonal(self):
+        return jnp.concatenate([self.first.diagonal(), jnp.diagonal(self.corner)])
+
+    def rows(self, chosen):
+        return self.dense()[chosen]
+
+
+def grown(old: MatrixGram | GrownGram, gram: AbstractGram) -> GrownGram:
+    """The numbers of a Gram whose first rows are those of `old`; only those of the other rows are computed.
+
+    **Arguments:**
+
+    - `old`: the Gram of the first rows.
+    - `gram`: the Gram of all rows.
+
+    **Returns:**
+
+    A `GrownGram`.
+    """
+    rows = gram.rows(jnp.arange(old.n, gram.n))
+    first = old.first if isinstance(old, GrownGram) else old
+    side, corner = rows[:, : first.n].T, rows[:, first.n :]
+    if isinstance(old, GrownGram):
+        side = jnp.concatenate([old.side, side], axis=1)
+        known = old.n - first.n
+        corner = jnp.block([[old.corner, corner[:, :known].T], [corner]])
+    return GrownGram(gram.kernel, gram.x, gram.mask, first, side, corner)

@@ -1,0 +1,113 @@
+"""Sums over columns, pairs of columns, triples of columns, …"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax._arrays import as_floats, whole_number
+from kernax.kernels._algebra import refuse_spline
+from kernax.kernels._inputs import Select
+from kernax.kernels._kernel import AbstractKernel
+from kernax.parameters import Parameter, positive
+
+
+class Additive(AbstractKernel):
+    """Interactions up to an order: `Σ_q v_q e_q(z_1, …, z_d)`, with a kernel `z_k = k_k(a_k, b_k)` for each column.
+
+    `e_q` is the sum over all products of q different columns' kernels (Duvenaud, Nickisch and Rasmussen, 2011): the
+    functions are sums of functions of one column, of two columns, and so on. Positive definite. It costs `d · order`
+    products, by the recursion `e_q ← e_q + z_k e_(q-1)` over columns, in which nothing cancels.
+
+    `kx.components(c, x)` has one component for each order.
+
+    **Arguments:**
+
+    - `kernels`: a kernel of one column for each column; or one kernel, of which `columns` columns get a copy each.
+    - `order`: the highest order.
+    - `columns`: the number of columns, if one kernel is given.
+    - `variance`: v, one number for each order; 1/order each by default.
+    """
+
+    kernels: tuple[AbstractKernel, ...]
+    orders: tuple[int, ...] = eqx.field(static=True)
+    variance: Float[Parameter, " orders"] = positive(unit="y²")
+
+    def __init__(self, kernels: Any, order: int = 2, *, columns: int | None = None, variance: Any = None):
+        several = isinstance(kernels, Sequence)
+        if several == (columns is not None):
+            raise ValueError("Additive wants a kernel for each column, or one kernel and the number of columns.")
+        own = tuple(kernels) if several else (kernels,) * whole_number(columns, "Additive.columns")
+        order = whole_number(order, "Additive.order")
+        if order > len(own):
+            raise ValueError(f"Additive.order is {order}, but there are {len(own)} columns: give an order of at most that.")
+        for kernel in own:
+            refuse_spline(kernel, "a product")
+        self.kernels = tuple(Select(kernel, columns=k) for k, kernel in enumerate(own))
+        self.orders = tuple(range(1, order + 1))
+        self.variance = jnp.full(order, 1.0 / order) if variance is None else as_floats(variance, "Additive.variance")
+        if self.variance.shape != (order,):
+            raise ValueError(f"Additive.variance needs {order} numbers, one for each order, got {self.variance.shape}.")
+
+    def pair(self, a, b):
+        self._check(a.shape[-1])
+        return self._sum([k.pair(a, b) for k in self.kernels])
+
+    def gram(self, x, z):
+        self._check(x.shape[1])
+        return self._sum([k.gram(x, z) for k in self.kernels])
+
+    def diag(self, x):
+        self._check(x.shape[1])
+        return self._sum([k.diag(x) for k in self.kernels])
+
+    def coordinates(self, x):
+        known = [part for part in (k.coordinates(x) for k in self.kernels) if part is not None]
+        return jnp.concatenate(known, axis=1) if known else None
+
+    def summands(self):
+        parts = [(self.orders[i : i + 1], self.variance[i : i + 1]) for i in range(len(self.orders))]
+        return tuple(_with_orders(self, orders, variance) for orders, variance in parts)
+
+    def initialised(self, x, mask, variance):
+        # At first every order explains the same share of the variance: of order q there are so many products.
+        counts = self._sums([jnp.ones_like(variance) for _ in self.kernels])
+        shares = jnp.stack([variance / (len(self.orders) * counts[order]) for order in self.orders])
+        kernels = tuple(k.initialised(x, mask, jnp.ones_like(variance)) for k in self.kernels)
+        return eqx.tree_at(lambda k: (k.kernels, k.variance), self, (kernels, shares))
+
+    def __repr__(self):
+        named = ", ".join(f"order {order}" for order in self.orders)
+        return f"Additive({', '.join(repr(k.kernel) for k in self.kernels)}; {named})"  # pyright: ignore
+
+    def _sum(self, values: list[Array]) -> Array:
+        sums = self._sums(values)
+        return sum(
+            (v * sums[order] for v, order in zip(self.variance[1:], self.orders[1:], strict=True)),
+            self.variance[0] * sums[self.orders[0]],
+        )
+
+    def _sums(self, values: list[Array]) -> list[Array]:
+        """`e_0, e_1, …` up to the highest order."""
+        highest = max(self.orders)
+        sums = [jnp.ones_like(values[0])] + [jnp.zeros_like(values[0])] * highest
+        for value in values:
+            # From the highest order down, so that a column enters each product once.
+            for order in range(highest, 0, -1):
+                sums[order] = sums[order] + value * sums[order - 1]
+        return sums
+
+    def _check(self, width: int) -> None:
+        if width != len(self.kernels):
+            raise ValueError(f"Additive has kernels for {len(self.kernels)} columns, but the inputs have {width}.")
+
+
+def _with_orders(kernel: Additive, orders: tuple[int, ...], variance: Float[Array, " orders"]) -> Additive:
+    """The same kernel with some of the orders only."""
+    part = object.__new__(Additive)
+    values = {"kernels": kernel.kernels, "settings": kernel.settings, "orders": orders, "variance": variance}
+    for name, value in values.items():
+        object.__setattr__(part, name, value)
+    return part

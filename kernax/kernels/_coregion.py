@@ -1,0 +1,167 @@
+"""Correlated outputs: a kernel of task labels, and its products with kernels of the inputs."""
+
+import functools
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import as_floats, matmul, whole_number
+from kernax._labels import as_labels, check_labels, labels_at
+from kernax.kernels._inputs import Select
+from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import of_features
+from kernax.parameters import Parameter, positive, real
+
+
+class Coregion(AbstractKernel):
+    """A covariance of tasks, `k(s, t) = [B Bᵀ + diag(v)]_st`, for tasks that are counted from 0.
+
+    Multiplied by a kernel of the inputs it makes correlated outputs; see [`kernax.kernels.ICM`][]. B has a row of loadings
+    for each task, and v a variance of its own for each.
+
+    **Arguments:**
+
+    - `number`: the number of tasks.
+    - `rank`: the number of columns of B. With 1, all correlations come from one common function.
+    - `key`: where rows `{"x": x, "task": tasks}` have their task; `None` if a row is the task itself, an integer.
+    - `loadings`: B, `(number, rank)`, where a fit starts. By default every task has variance 1, half of it from B, and the
+      first column of B is constant.
+    - `variances`: v, one positive number for each task.
+    """
+
+    key: str | None = eqx.field(static=True)
+    loadings: Float[Parameter, "tasks rank"] = real(unit="y")
+    variances: Float[Parameter, " tasks"] = positive(unit="y²")
+
+    def __init__(self, number: Any, rank: Any = 1, key: str | None = "task", *, loadings: Any = None, variances: Any = None):
+        number, rank = whole_number(number, "Coregion.number"), whole_number(rank, "Coregion.rank")
+        # Columns that are all different: those that start alike would stay alike.
+        start = np.sqrt(0.5 / rank) * np.cos(np.arange(rank) * (2.0 * np.arange(number)[:, None] + 1.0))
+        self.key = key
+        self.loadings = jnp.asarray(start, float) if loadings is None else as_floats(loadings, "Coregion.loadings")
+        own = jnp.asarray(1.0 - np.sum(start**2, axis=1), float)
+        self.variances = own if variances is None else as_floats(variances, "Coregion.variances")
+        if self.loadings.shape != (number, rank) or self.variances.shape != (number,):
+            raise ValueError(
+                f"Coregion({number}, {rank}) wants loadings of shape {(number, rank)} and {number} variances, got shapes "
+                f"{self.loadings.shape} and {self.variances.shape}."
+            )
+
+    @property
+    def number(self) -> int:
+        """The number of tasks."""
+        return self.variances.shape[-1]
+
+    def matrix(self) -> Float[Array, "tasks tasks"]:
+        """The covariance of the tasks, `B Bᵀ + diag(v)`."""
+        return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)
+
+    def correlation(self) -> Float[Array, "tasks tasks"]:
+        """The correlation of the tasks."""
+        matrix = self.matrix()
+        scale = jnp.sqrt(jnp.diagonal(matrix))
+        return matrix / (scale[:, None] * scale)
+
+    def pair(self, a, b):
+        s, t = self._tasks(a), self._tasks(b)
+        return jnp.sum(self.loadings[s] * self.loadings[t]) + jnp.where(s == t, self.variances[s], 0.0)
+
+    def gram(self, x, z):
+        # By products with 0 and 1, which are exact. The derivative of an entry of a matrix at n² places is a slow sum.
+        left = self._indicators(x)
+        right = left if z is None else self._indicators(z)
+        return matmul(matmul(left, self.matrix()), right.T)
+
+    def diag(self, x):
+        return jnp.diagonal(self.matrix())[self._tasks(x)]
+
+    def state_space(self):
+        return of_features(self.features)
+
+    def features(self, x):
+        return jnp.concatenate([self.loadings, jnp.diag(jnp.sqrt(self.variances))], axis=1)[self._tasks(x)]
+
+    def axes(self) -> dict[int | str, AbstractKernel] | None:
+        if self.key is None:
+            return None
+        rank = self.loadings.shape[-1]
+        return {self.key: Coregion(self.number, rank, None, loadings=self.loadings, variances=self.variances)}
+
+    def check(self, x, counts=None):
+        check_labels(self._tasks(x), self.number, self._name, "task", has="tasks", counts=counts)
+
+    def initialised(self, x, mask, variance):
+        share = variance / jnp.mean(jnp.diagonal(self.matrix()))
+        values = (jnp.sqrt(share) * self.loadings, share * self.variances)
+        return eqx.tree_at(lambda k: (k.loadings, k.variances), self, values)
+
+    def _tasks(self, x: Any) -> Any:
+        if self.key is None:
+            return as_labels(x, f"{self._name} needs integers").astype(int)
+        return labels_at(x, self.key, self._name, "task").astype(int)
+
+    def _indicators(self, x: Any) -> Float[Array, "n tasks"]:
+        return jax.nn.one_hot(self._tasks(x), self.number, dtype=self.variances.dtype)
+
+    @property
+    def _name(self) -> str:
+        return f"Coregion(key={self.key!r})"
+
+
+def ICM(  # noqa: N802  (a product of kernels, by the name that it has in the literature)
+    kernel: AbstractKernel, number: int, rank: int = 1, *, key: str = "task", inputs: str = "x"
+) -> AbstractKernel:
+    """The intrinsic coregionalisation model: outputs that are correlated, all with the same kernel of the inputs.
+
+    `k((a, s), (b, t)) = [B Bᵀ + diag(v)]_st · kernel(a, b)`: `Coregion(number, rank, key) * Select(kernel, key=inputs)`.
+    Rows are `{"x": x, "task": tasks}`, one for each observed value; [`kernax.data.long`][] makes them.
+
+    **Arguments:**
+
+    - `kernel`: the kernel of the inputs. Its scale is that of the tasks: leave out a variance in front.
+    - `number`: the number of tasks.
+    - `rank`: how many common functions the tasks share.
+    - `key`: where a row has its task.
+    - `inputs`: where a row has its inputs.
+
+    **Returns:**
+
+    A `Product`. Over `kx.Grid({"x": x, "task": tasks})`, with all outputs observed, it makes a Kronecker product. It has a
+    state space if `kernel` has one.
+    """
+    return Coregion(number, rank, key) * Select(kernel, key=inputs)
+
+
+def LCM(  # noqa: N802
+    kernels: Any, number: int, rank: int = 1, *, key: str = "task", inputs: str = "x"
+) -> AbstractKernel:
+    """The linear model of coregionalisation: a sum of [`kernax.kernels.ICM`][], one for each kernel.
+
+    Outputs may then be correlated in one way over short distances and in another over long ones.
+
+    **Arguments:**
+
+    - `kernels`: a list of kernels of the inputs. Give those of one class different lengthscales: equal ones stay equal.
+    - `number`: the number of tasks.
+    - `rank`: how many common functions the tasks share, in each summand.
+    - `key`: where a row has its task.
+    - `inputs`: where a row has its inputs.
+
+    **Returns:**
+
+    A `Sum`; a `Product` if there is one kernel.
+    """
+    if isinstance(kernels, AbstractKernel) or not kernels:
+        raise ValueError("LCM wants a list of kernels: for a single one, use ICM.")
+    return functools.reduce(operator.add, [ICM(kernel, number, rank, key=key, inputs=inputs) for kernel in kernels])
+
+
+def coregion_in(kernel: AbstractKernel) -> Coregion | None:
+    """The first `Coregion` with a key in a kernel; `None` if there is none."""
+    parts = jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, Coregion))
+    return next((part for part in parts if isinstance(part, Coregion) and part.key is not None), None)

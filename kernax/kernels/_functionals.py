@@ -1,0 +1,132 @@
+"""The kernel of observed functionals: of values, slopes and averages of a function."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax.kernels._kernel import AbstractKernel
+from kernax.rows import Functionals, Rows, values_at
+
+
+class OfFunctionals(AbstractKernel):
+    """The covariance of what rows observe of a function with a given kernel: values, slopes and averages.
+
+    A row of `kx.observe` observes a functional `L f = Σ_q (w_q f(x_q) + v_q · ∇f(x_q))`, and the covariance of two of them
+    is `L_a L_b k(x_a, x_b)`. Slopes are directional derivatives of the kernel's own matrix, in forward mode, once for
+    each side. So they are in closed form where that matrix is: `k = f(s)` of a scaled squared distance has
+    `∂_v k = 2f' v·Λ(a-b)` and the mixed derivative `-4f'' (v·Λ(a-b))(w·Λ(a-b)) - 2f' v·Λw`, with `Λ = 1/ℓ²`.
+
+    Rows that are a plain array observe values. Raises `ValueError` if rows observe slopes and the kernel is not twice
+    differentiable where its two points coincide, as `Matern12` is not.
+
+    **Arguments:**
+
+    - `kernel`: the kernel of the function. Its points are vectors.
+    """
+
+    kernel: AbstractKernel
+
+    def __check_init__(self):
+        if isinstance(self.kernel, AbstractKernel) and self.kernel.trend() is not None:
+            raise ValueError(
+                f"{self.kernel!r} is only conditionally definite, so OfFunctionals does not take it: use kx.Matern52(), or "
+                "another kernel without a trend."
+            )
+
+    def pair(self, a, b):
+        one = [jax.tree.map(lambda leaf: leaf[None], point) for point in (a, b)]
+        return self._entries(lambda x, z: jax.vmap(lambda p: jax.vmap(lambda q: self.kernel.pair(p, q))(z))(x), *one)[0, 0]
+
+    def gram(self, x, z):
+        if z is not None:
+            return self._entries(self.kernel.gram, x, z)
+        entries = self._entries(self.kernel.gram, x, x)
+        return jnp.where(jnp.eye(entries.shape[0], dtype=bool), self.diag(x)[:, None], entries)
+
+    def diag(self, x):
+        return jax.vmap(self.pair)(x, x)
+
+    def features(self, x):
+        inner = self.kernel.features
+        if not isinstance(x, Functionals):
+            return inner(x)
+        return None if jax.eval_shape(inner, x.x[:, 0]) is None else x.of(inner)  # pyright: ignore[reportArgumentType]
+
+    def summands(self):
+        return tuple(OfFunctionals(part) for part in self.kernel.summands())
+
+    def initialised(self, x, mask, variance):
+        middle = jnp.mean(x.x, axis=1) if isinstance(x, Functionals) else x
+        return OfFunctionals(self.kernel.initialised(middle, mask, variance))
+
+    def _entries(self, gram: Callable[[Any, Any], Array], x: Rows, z: Rows) -> Float[Array, "n m"]:
+        """The functionals of both sides, applied to a function that makes the matrix of two sets of points."""
+        x, z = (rows if isinstance(rows, Functionals) else values_at(rows) for rows in (x, z))
+        if x.has_slopes or z.has_slopes:
+            refuse_rough(self.kernel, x.x.shape[-1])
+        return x.of(lambda points: z.of(lambda others: gram(points, others).T).T)
+
+
+def check_observable(kernel: AbstractKernel, x: Rows) -> None:
+    """Raise `TypeError` if rows observe functionals, and no part of the kernel takes such rows."""
+    parts = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, OfFunctionals))
+    if isinstance(x, Functionals) and not any(isinstance(part, OfFunctionals) for part in parts):
+        raise TypeError(
+            f"rows of kx.observe need a kernel of what they observe: write kx.kernels.OfFunctionals({kernel!r})."
+        )
+
+
+def refuse_rough(kernel: AbstractKernel, width: int) -> None:
+    """Raise `ValueError` if the function of a kernel has no slope, or JAX cannot compute its covariance.
+
+    The mixed derivative where two points coincide is compared with a difference quotient, which grows without bound if the
+    function has no slope. That is a property of the formula: traced parameters are replaced by 1.
+    """
+    leaves, structure = jax.tree.flatten(kernel)
+    # Numbers by their shapes, so that traced ones serve, too; everything else, such as functions, as it is.
+    parts = tuple((leaf.shape, leaf.dtype.name) if eqx.is_array(leaf) else leaf for leaf in leaves)
+    try:
+        with jax.ensure_compile_time_eval():
+            rough = _is_rough(structure, parts, width)
+    except (TypeError, jax.errors.JAXTypeError):
+        return  # a function inside the kernel holds traced numbers of its own
+    if rough:
+        raise ValueError(
+            f"rows observe slopes, but {kernel!r} is not twice differentiable where two points coincide, so its functions "
+            "have no slope: use a smoother kernel, such as kx.Matern32, kx.Matern52 or kx.RBF."
+        )
+
+
+_STEP = 0.02
+_FAR = 0.3
+"""By what share quotient and derivative may differ. For Matern32 they differ by 4 %, for a rough kernel by all."""
+
+
+@lru_cache(maxsize=256)
+def _is_rough(structure: Any, parts: tuple, width: int) -> bool:
+    numbers = [jnp.ones(*part) if isinstance(part, tuple) else None for part in parts]
+
+    @jax.jit
+    def compared(numbers: list[Any]) -> tuple[Array, Array, Array]:
+        leaves = [part if number is None else number for part, number in zip(parts, numbers, strict=True)]
+        pair = jax.tree.unflatten(structure, leaves).pair
+        point = 0.4 + 0.3 * jnp.cos(1.0 + jnp.arange(width))
+        along = jnp.cos(2.0 * jnp.arange(width)) + 0.1
+
+        def slope(b: Any) -> Any:
+            return jax.jvp(lambda a: pair(a, b), (point,), (along,))[1]
+
+        up, down = point + _STEP * along, point - _STEP * along
+        own, other = pair(up, up) + pair(down, down), 2.0 * pair(up, down)
+        return jax.jvp(slope, (point,), (along,))[1], (own - other) / (2.0 * _STEP) ** 2, own
+
+    derivative, quotient, scale = (float(number) for number in compared(numbers))
+    if not np.isfinite(quotient):
+        return False  # the stand-ins for the parameters are out of their range: nothing is known
+    return not abs(quotient - derivative) <= _FAR * (abs(quotient) + abs(derivative)) + 1e-3 * abs(scale)

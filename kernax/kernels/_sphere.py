@@ -1,0 +1,48 @@
+"""Kernels of places on a sphere."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernax._arrays import as_floats
+from kernax.kernels._inputs import Warp
+from kernax.kernels._kernel import AbstractKernel
+
+
+class LatitudeLongitude(eqx.Module):
+    """The point in space, `(3,)`, of a place on a sphere, `(latitude, longitude)` in degrees."""
+
+    radius: float = eqx.field(static=True, default=1.0)
+
+    def __check_init__(self):
+        if not as_floats(self.radius, "radius") > 0:
+            raise ValueError(f"the radius of a sphere must be positive, got {self.radius!r}.")
+
+    def __call__(self, place: Float[Array, " columns"]) -> Float[Array, " 3"]:
+        if place.shape != (2,):
+            raise ValueError(
+                f"Sphere wants rows of latitude and longitude, got {place.shape[-1]} columns: choose two with "
+                "kx.Select(kernel, columns=(0, 1))."
+            )
+        latitude, longitude = jnp.deg2rad(place[0]), jnp.deg2rad(place[1])
+        flat = jnp.cos(latitude)
+        return self.radius * jnp.stack([flat * jnp.cos(longitude), flat * jnp.sin(longitude), jnp.sin(latitude)])
+
+
+def Sphere(kernel: AbstractKernel, *, radius: float = 1.0) -> Warp:  # noqa: N802  (a kernel, made of another one)
+    """A kernel of the straight distance through the sphere between two places.
+
+    Rows are latitude and longitude in degrees. Longitudes may be counted from -180 or from 0, and poles are no special
+    places. Every kernel of three columns stays positive definite. That would not be so with the distance along the surface:
+    an RBF of it is indefinite.
+
+    **Arguments:**
+
+    - `kernel`: a kernel of three columns, such as `kx.Matern32(lengthscale=500.0)`.
+    - `radius`: of the sphere, in the units of the lengthscale: 6371.0 for kilometres on the Earth.
+
+    **Returns:**
+
+    A [`kernax.Warp`][].
+    """
+    return Warp(kernel, LatitudeLongitude(radius))

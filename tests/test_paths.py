@@ -1,0 +1,91 @@
+"""Functions drawn from a posterior, against its mean and covariance."""
+
+import jax
+import numpy as np
+import pytest
+
+import kernax as kx
+from tests.tables import AXES, CELLS, TIMES, VALUES
+
+KEY = jax.random.key(0)
+NEW = np.array([[-0.5], [1.1], [2.5], [6.0]])
+MATERN = 1.3 * kx.Matern32(lengthscale=0.8)
+CASES = {
+    "cholesky": (0.7 * kx.RBF(lengthscale=0.9) + kx.Linear(0.2), kx.Cholesky(), TIMES, NEW),
+    "state_space": (MATERN, kx.StateSpace(), TIMES, NEW),
+    "features": (kx.RandomFeatures(kx.RBF(), 6), kx.LowRank(), TIMES, NEW),
+    "kronecker": (
+        kx.Select(kx.RBF(lengthscale=0.8), axis=0) * kx.Select(kx.Matern52(lengthscale=1.1), axis=1),
+        kx.Kronecker(),
+        kx.Grid(AXES),
+        (np.array([[0.1], [1.2], [3.0]]), np.array([[0.3], [1.0], [0.2]])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_moments_are_those_of_the_posterior(name):
+    kernel, solver, x, new = CASES[name]
+    mean = 2.0 if name == "cholesky" else 0.0
+    c = kx.condition(kx.Model(kernel, noise=0.2, mean=mean), kx.Data(x, CELLS if name == "kronecker" else VALUES), solver)
+    number = 2000
+    values = np.asarray(kx.sample_paths(c, KEY, number)(new))
+    exact, covariance = np.asarray(kx.mean(c, new)), np.asarray(kx.covariance(c, new))
+    assert values.shape == (len(exact), number)
+    deviation = np.sqrt(np.diag(covariance))
+    assert np.abs(values.mean(axis=1) - exact).max() < (4.5 * deviation / np.sqrt(number)).max()
+    # The standard error of a product of two of them is at most √2 of the variances.
+    error = np.abs(np.cov(values) - covariance) / np.outer(deviation, deviation)
+    assert error.max() < 4.5 * np.sqrt(2 / number)
+
+
+def test_a_path_is_one_function():
+    c = kx.condition(kx.Model(MATERN, noise=0.2), kx.Data(TIMES, VALUES))
+    paths = kx.sample_paths(c, KEY, 3)
+    values = paths(NEW)
+    np.testing.assert_allclose(paths(NEW[2:3])[0], values[2], rtol=1e-10)
+    np.testing.assert_allclose(jax.jit(lambda p, x: p(x))(paths, NEW), values, rtol=1e-10)
+    assert np.abs(kx.sample_paths(c, jax.random.key(1), 3)(NEW) - values).min() > 1e-6
+    # Differentiable in x.
+    slope = jax.jacfwd(lambda t: paths(t[None, None])[0])(1.1)
+    back = jax.grad(lambda t: paths(t[None, None])[0, 1])(1.1)
+    h = 1e-6
+    expected = (paths(np.array([[1.1 + h]])) - paths(np.array([[1.1 - h]])))[0] / (2 * h)
+    np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(back, expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_without_noise_a_path_goes_through_the_data():
+    x, y = np.array([[0.0], [0.9], [2.0]]), np.array([[1.0, -1.0], [0.5, 3.0], [-2.0, 0.0]])
+    mask = np.array([True, True, False])
+    c = kx.condition(kx.Model(kx.Matern52(), noise=0.0, mean=0.3), kx.Data(x, y, mask=mask))
+    values = kx.sample_paths(c, KEY, 4)(x)
+    assert values.shape == (3, 4, 2)
+    np.testing.assert_allclose(values[:2], np.broadcast_to(y[:2, None], (2, 4, 2)), atol=1e-9)
+    assert np.ptp(values[2], axis=0).min() > 1e-3
+
+
+def test_paths_have_slopes():
+    """A slope of a path, observed as a row, is its derivative."""
+    c = kx.condition(kx.Model(kx.kernels.OfFunctionals(kx.RBF()), noise=0.1), kx.observe.values(TIMES, VALUES))
+    paths = kx.sample_paths(c, KEY, 2)
+    slope = jax.jacfwd(lambda t: paths(t[None, None])[0])(1.1)
+    np.testing.assert_allclose(paths(kx.observe.gradients([[1.1]]))[0], slope, rtol=1e-9)
+
+
+def test_what_has_no_paths_is_refused():
+    data = kx.Data(TIMES, VALUES)
+    for kernel in (kx.Periodic(), kx.CubicSpline()):
+        with pytest.raises(TypeError, match=r"made of RBF.*use kx\.sample\(c, x\)"):
+            kx.sample_paths(kx.condition(kx.Model(kernel, noise=0.1), data), KEY)
+    for solver in (kx.LowRank(4), kx.Vecchia(5)):
+        with pytest.raises(TypeError, match="is an approximation here: condition with"):
+            kx.sample_paths(kx.condition(kx.Model(kx.RBF(), noise=0.1), data, solver), KEY)
+    c = kx.condition(kx.Model(kx.RBF(), noise=0.1), data)
+    with pytest.raises(ValueError, match="number"):
+        kx.sample_paths(c, KEY, 0)
+    with pytest.raises(TypeError, match="condition first"):
+        kx.sample_paths(c.model, KEY)
+    gaps = kx.Data(TIMES, np.stack([VALUES, VALUES], axis=1), mask=np.arange(24).reshape(12, 2) != 3)
+    with pytest.raises(TypeError, match="same rows"):
+        kx.sample_paths(kx.condition(kx.Model(kx.RBF(), noise=0.1), gaps), KEY)
