@@ -5,8 +5,8 @@ scores are functions of the conditioned model, and `fit` minimises one of those 
 
 The names for everyday use are here. All others are in the packages: `kx.kernels`, `kx.means`, `kx.parameters`,
 `kx.bijectors`, `kx.priors`, `kx.noises`, `kx.data`, `kx.observe`, `kx.grams`, `kx.solvers`, `kx.model`, `kx.posterior`,
-`kx.statistics`, `kx.selection`, `kx.fitting`, `kx.learners`, `kx.io`, `kx.reports`, `kx.tables`, and `kx.plot`, which
-needs matplotlib and is imported on first use.
+`kx.statistics`, `kx.selection`, `kx.fitting`, `kx.search`, `kx.learners`, `kx.io`, `kx.reports`, `kx.tables`, and
+`kx.plot`, which needs matplotlib and is imported on first use.
 """
 
 import importlib
@@ -28,6 +28,7 @@ from kernax import (
     posterior,
     priors,
     reports,
+    search,
     selection,
     solvers,
     statistics,
@@ -66,6 +67,7 @@ from kernax.parameters import freeze, positive, with_bijector, with_prior
 from kernax.posterior import components, conformal, covariance, mean, power_function, predict, sample, sample_paths, variance
 from kernax.reports import report
 from kernax.rows import Grid
+from kernax.search import search_kernel, search_kernel_many
 from kernax.selection import (
     compare_selectors,
     discrepancy,
@@ -170,6 +172,9 @@ __all__ = [
     "sample",
     "sample_paths",
     "save",
+    "search",
+    "search_kernel",
+    "search_kernel_many",
     "select_ridge",
     "selection",
     "solvers",
