@@ -44,6 +44,7 @@ MODULES = {
     "batch_step": "batch_step",
     "fit_many": "fit_many",
     "dask": "dask_many",
+    "kernel_search": "kernel_search",
     "devices": "devices",
     "state_space": "state_space",
     "svr": "svr",

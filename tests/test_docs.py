@@ -44,7 +44,19 @@ ROOMS = (
     "observe",
     "parameters",
 )
-ROOMS += ("plot", "posterior", "priors", "reports", "rows", "selection", "sklearn", "solvers", "statistics", "tables")
+ROOMS += (
+    "plot",
+    "posterior",
+    "priors",
+    "reports",
+    "rows",
+    "search",
+    "selection",
+    "sklearn",
+    "solvers",
+    "statistics",
+    "tables",
+)
 
 
 def fences(page: Path) -> list[tuple[str, str]]:

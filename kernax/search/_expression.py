@@ -6,6 +6,7 @@ All structures then share one compiled program: which kernel a factor is, and wh
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -46,21 +47,22 @@ class Expression(AbstractKernel):
 
     def _evaluated(self, shape: tuple[int, ...], of: Callable[[AbstractKernel], Array], dtype: Any) -> Array:
         """The sum of products of what `of` says of each factor."""
+        arrays, rest = eqx.partition(self.kernels, eqx.is_array)
 
-        def factor(which: Array, kernels: tuple[AbstractKernel, ...]) -> Array:
-            branches = [lambda kernels, i=i: of(kernels[i]).astype(dtype) for i in range(len(kernels))]
-            return jax.lax.switch(which, [*branches, lambda kernels: jnp.zeros(shape, dtype)], kernels)
+        def one_of(number: int) -> Callable[[Any], Array]:
+            return lambda arrays: of(eqx.combine(arrays, rest)[number]).astype(dtype)
 
-        # Nothing but the products so far is kept for the derivative: the branches would each keep matrices of their own.
+        choices = [*map(one_of, range(len(self.kernels))), lambda _: jnp.zeros(shape, dtype)]
+
+        # Nothing but the products so far is kept for the derivative: the choices would each keep matrices of their own.
         @jax.checkpoint
-        def step(carry: tuple[Array, Array], slot: Any) -> tuple[tuple[Array, Array], None]:
-            kernels, which, begins, variance = slot
+        def step(carry: tuple[Array, Array], factor: Any) -> tuple[tuple[Array, Array], None]:
+            arrays, which, begins, variance = factor
             total, product = carry
-            value = factor(which, kernels)
             total = total + jnp.where(begins, product, 0.0)
-            product = jnp.where(begins, variance, product) * value
+            product = jnp.where(begins, variance, product) * jax.lax.switch(which, choices, arrays)
             return (total, product), None
 
         start = (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-        (total, product), _ = jax.lax.scan(step, start, (self.kernels, self.which, self.begins, self.variance))
+        (total, product), _ = jax.lax.scan(step, start, (arrays, self.which, self.begins, self.variance))
         return total + product

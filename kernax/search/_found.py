@@ -14,7 +14,7 @@ from kernax.model import Model
 from kernax.posterior import Prediction
 
 _SHOWN = 10
-"""Structures that are printed."""
+"""Rows of a table that are printed."""
 
 
 class Tried(NamedTuple):
@@ -33,7 +33,7 @@ class Tried(NamedTuple):
     result: str
     """How the fit ended."""
     seconds: float
-    """The share of this structure, by steps, in the time of the fits that were made together."""
+    """The share of this structure, by steps, in the time of the fits that were made together. The first fits compile."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -80,7 +80,7 @@ class KernelSearch:
         spread = _weighted(self.weights, (means - mean) ** 2)
         variance = _weighted(self.weights, variances)
         variance = variance[:, None] + spread if spread.ndim > variance.ndim else variance + spread
-        return Prediction(mean, variance, sum(p.num_clamped for p in parts), parts[0].result)
+        return Prediction(mean, variance, jnp.sum(jnp.stack([p.num_clamped for p in parts])), parts[0].result)
 
     def table(self) -> dict[str, list[Any]]:
         """Columns with one entry for each structure, for `pandas.DataFrame(search.table())` and its like."""
@@ -101,10 +101,9 @@ class KernelSearch:
     def __repr__(self):
         columns = self.table()
         del columns["kernel"], columns["noise"]
-        lines = _lines(columns, _SHOWN)
-        more = len(self.tried) - _SHOWN
-        rest = f"and {more} more: see .table()\n" if more > 0 else ""
-        return f"{len(self.tried)} structures by {self.by.upper()} (ended: {self.ended})\n{lines}\n{rest}best: {self.best.model!r}"
+        columns["weight"] = [f"{weight:.3f}" for weight in columns["weight"]]
+        head = f"{len(self.tried)} structures by {self.by.upper()} (ended: {self.ended})"
+        return f"{head}\n{_lines(columns)}\nbest: {self.best.model!r}"
 
 
 class KernelSearches(Mapping[Hashable, KernelSearch]):
@@ -138,10 +137,10 @@ class KernelSearches(Mapping[Hashable, KernelSearch]):
         }
 
     def __repr__(self):
-        more = len(self) - _SHOWN
-        rest = f"\nand {more} more: see .table()" if more > 0 else ""
         failed = f", {len(self.failed)} failed: see .failed" if self.failed else ""
-        return f"{len(self)} datasets{failed}\n{_lines(self.table(), _SHOWN)}{rest}"
+        columns = self.table()
+        columns["weight"] = [f"{weight:.3f}" for weight in columns["weight"]]
+        return f"{len(self)} datasets{failed}\n{_lines(columns)}"
 
 
 def weights_of(scores: Float[np.ndarray, " kept"], by: str) -> Float[np.ndarray, " kept"]:
@@ -155,16 +154,23 @@ def _weighted(weights: np.ndarray, values: Array) -> Array:
     return jnp.tensordot(jnp.asarray(weights, values.dtype), values, axes=1)
 
 
-def _lines(columns: dict[str, list[Any]], number: int) -> str:
-    cells = [[name.replace("_", " "), *map(_cell, values[:number])] for name, values in columns.items()]
+def _lines(columns: dict[str, list[Any]]) -> str:
+    """The first rows of a table as text."""
+    number = len(next(iter(columns.values())))
+    more = f"\nand {number - _SHOWN} more: see .table()" if number > _SHOWN else ""
+    cells = [[name.replace("_", " "), *map(_cell, values[:_SHOWN])] for name, values in columns.items()]
     widths = [max(map(len, column)) for column in cells]
-    is_text = [bool(values) and isinstance(values[0], str) for values in columns.values()]
+    is_text = [name in ("expression", "dataset", "result", "ended") for name in columns]
     rows = zip(*cells, strict=True)
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if left else cell.rjust(width) for cell, width, left in zip(row, widths, is_text, strict=True)
-        ).rstrip()
-        for row in rows
+    return (
+        "\n".join(
+            "  ".join(
+                cell.ljust(width) if left else cell.rjust(width)
+                for cell, width, left in zip(row, widths, is_text, strict=True)
+            ).rstrip()
+            for row in rows
+        )
+        + more
     )
 
 

@@ -31,6 +31,8 @@ from kernax.solvers import Cholesky, Result, result_name
 
 _PERIODS = 3
 """Periods at the most from which fits start."""
+_FIRST = 4
+"""Base kernels that are changed in the first round, even if the beam is narrower: most structures have a good pair."""
 
 
 class Settings(NamedTuple):
@@ -74,9 +76,9 @@ def search_kernel(
     **Arguments:**
 
     - `data`: the dataset.
-    - `base`: the base kernels, as a list, or as a dict by the names that expressions are to have. If `None`: `Linear`, `RBF`,
-      `Periodic` and `Matern32` for one column; `Linear` and `RBF` of each column for several. `Linear` is 0 where x is 0, so
-      shift x to where a growing season would have no size. The variance of a base kernel is held, because each
+    - `base`: the base kernels, as a list, or as a dict by the names that expressions are to have. If `None`: `Linear`,
+      `RBF`, `Periodic` and `Matern32` for one column; `Linear` and `RBF` of each column for several. `Linear` is 0 where x
+      is 0, so shift x to where a growing season would have no size. The variance of a base kernel is held, because each
       product has a variance of its own.
     - `depth`: how many base kernels a structure may have, counted as often as they occur.
     - `beam`: how many of the best structures are changed; 1 is a greedy search.
@@ -170,7 +172,9 @@ def _named(base: Any, x: Any) -> tuple[tuple[AbstractKernel, ...], tuple[str, ..
     """The base kernels and their names. Raises `TypeError` or `ValueError` if they are none."""
     if base is None:
         if not isinstance(x, np.ndarray):
-            raise ValueError("the rows are not one array: give the base kernels, such as base=[kx.Select(kx.RBF(), key='x')].")
+            raise ValueError(
+                "the rows are not one array: give the base kernels, such as base=[kx.Select(kx.RBF(), key='x')]."
+            )
         if x.shape[1] == 1:
             base = [Linear(), RBF(), Periodic(), Matern32()]  # pyright: ignore[reportCallIssue]
         else:
@@ -246,7 +250,7 @@ class _Path:
         if not self.tried:
             return [(change, None) for change in first_structures(len(has_parameters))]
         wanted: dict[Structure, tuple[Change, Model | None]] = {}
-        for structure in self.best(settings.beam):
+        for structure in self.best(settings.beam if self.changed else max(settings.beam, _FIRST)):
             if structure in self.changed:
                 continue
             self.changed.add(structure)
@@ -311,7 +315,7 @@ def _fitted(settings: Settings, wanted: list[tuple[_Path, Change, Model | None]]
         progress=settings.progress,
     )
     seconds = time.monotonic() - begun
-    unfinished = np.asarray(fits.result == Result.interrupted)
+    unfinished = np.atleast_1d(np.asarray(fits.result == Result.interrupted))
     steps = np.maximum(fits.num_steps, 1)
     seconds = seconds * steps / steps.sum()
     values = np.where(np.isfinite(fits.value) & ~unfinished, fits.value, np.inf).reshape(-1, settings.starts)
@@ -319,6 +323,7 @@ def _fitted(settings: Settings, wanted: list[tuple[_Path, Change, Model | None]]
     # A structure counts if all of its starts were finished: otherwise it might look worse than it is.
     whole = ~unfinished.reshape(-1, settings.starts).any(axis=1)
     likelihoods = _log_likelihoods(fits, best)
+    scores = np.full(len(wanted), np.nan)
     if settings.by == "loo":
         models = [lane_of(fits.model, place) for place in best]
         data = [(every[place].x, every[place].y, every[place].mask) for place in best]
@@ -331,10 +336,8 @@ def _fitted(settings: Settings, wanted: list[tuple[_Path, Change, Model | None]]
         free = sum(numbers[base] for product in change.structure for base in product) + len(change.structure)
         free += 1 + sum(leaf.size for _, leaf in parameters(model.mean))  # the noise
         rows = int(path.data.mask.sum()) * math.prod(path.data.y.shape[1:])
-        if settings.by == "bic":
-            score = -2.0 * float(likelihoods[i]) + free * math.log(max(rows, 1))
-        else:
-            score = float(scores[i])
+        bic = -2.0 * float(likelihoods[i]) + free * math.log(max(rows, 1))
+        score = bic if settings.by == "bic" else float(scores[i])
         ours = slice(i * settings.starts, (i + 1) * settings.starts)
         fit = {
             "value": fits.value[place],
@@ -375,19 +378,18 @@ def _found(settings: Settings, path: _Path, ended: str) -> KernelSearch:
         for structure, entry in ((structure, path.tried[structure]) for structure in order)
     )
     kept, data = order[: settings.keep], Data(path.data.x, path.data.y, path.data.mask)
-    fits = []
-    for structure in kept:
-        model, fields = plain[structure], jax.device_put(path.tried[structure].fit)
-        history = jnp.zeros(0, fields["value"].dtype)
-        fits.append(
-            Fit(model=model, at_bound=at_bound(model), history=history, data=data, solver=Cholesky(), **fields)
-        )
     return KernelSearch(
         by=settings.by,
         tried=tried,
-        fits=tuple(fits),
+        fits=tuple(_as_fit(plain[structure], path.tried[structure].fit, data) for structure in kept),
         weights=weights_of(np.array([path.tried[structure].score for structure in kept]), settings.by),
         ended=ended,
         data=data,
         lanes=tuple(path.tried[structure].model for structure in kept),
     )
+
+
+def _as_fit(model: Model, fields: dict[str, Any], data: Data) -> Fit[Model]:
+    fields = jax.device_put(fields)
+    history = jnp.zeros(0, fields["value"].dtype)
+    return Fit(model=model, at_bound=at_bound(model), history=history, data=data, solver=Cholesky(), **fields)

@@ -39,9 +39,9 @@ class Bases(NamedTuple):
 
     def model(self) -> Model:
         """A model of every structure, as far as its shapes go."""
-        kernels = jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * self.depth), self.kernels)
-        absent: Any = np.full(self.depth, len(self.kernels), np.int32)
-        kernel = Expression(kernels, absent, absent > 0, np.ones(self.depth))  # pyright: ignore[reportArgumentType]
+        kernels = jax.tree.map(lambda leaf: jnp.stack([leaf] * self.depth) if eqx.is_array(leaf) else leaf, self.kernels)
+        absent = jnp.full(self.depth, len(self.kernels), jnp.int32)
+        kernel = Expression(kernels, absent, absent > 0, jnp.ones(self.depth))
         return Model(kernel, noise=0.1, mean=self.mean)
 
     def trainable(self) -> Any:
@@ -70,7 +70,7 @@ class Bases(NamedTuple):
         for product in structure:
             factors = []
             for at in range(place, place + len(product)):
-                factors.append(jax.tree.map(lambda leaf, at=at: jnp.asarray(leaf[at]), kernel.kernels[kernel.which[at]]))
+                factors.append(jax.device_put(lane_of(kernel.kernels[kernel.which[at]], at)))
             inner = factors[0] if len(factors) == 1 else Product(tuple(factors))
             products.append(Scale(inner, jnp.asarray(kernel.variance[place])))
             place += len(product)
@@ -138,7 +138,9 @@ def starting_models(bases: Bases, lanes: Sequence[Lane], dtype: Any) -> list[Mod
 @compiled
 def _moved(models: Model, steps: Model) -> Model:
     free = unconstrain(models)
-    return constrain(jax.tree.map(lambda leaf, step: leaf + step.astype(leaf.dtype) if _is_float(leaf) else leaf, free, steps))
+    return constrain(
+        jax.tree.map(lambda leaf, step: leaf + step.astype(leaf.dtype) if _is_float(leaf) else leaf, free, steps)
+    )
 
 
 def _start(template: Model, lane: Lane) -> Model:
@@ -152,9 +154,11 @@ def _start(template: Model, lane: Lane) -> Model:
 
     own: Any = lane.own
     parent: Any = lane.parent
-    earlier = jax.tree.map(lambda leaf: leaf[None], own.kernel.kernels) if parent is None else parent.kernel.kernels
+    earlier = own.kernel.kernels if parent is None else parent.kernel.kernels
 
-    def filled(path: tuple, leaf: np.ndarray, initial: np.ndarray, before: np.ndarray) -> np.ndarray:
+    def filled(path: tuple, leaf: Any, initial: Any, before: Any) -> Any:
+        if not eqx.is_array(leaf):
+            return leaf
         leaf = np.array(np.broadcast_to(initial, leaf.shape), leaf.dtype)
         if lane.period is not None and _name(path[-1]) == "period":
             leaf[...] = lane.period
@@ -196,9 +200,9 @@ def _step(template: Model, free: Any, lane: Lane) -> Any:
     return jax.tree_util.tree_map_with_path(step, template, free)
 
 
-def lane_of(models: Any, place: int) -> Any:
-    """One of stacked models."""
-    return jax.tree.map(lambda leaf: leaf[place] if eqx.is_array(leaf) else leaf, models)
+def lane_of(models: Any, places: Any) -> Any:
+    """One of stacked models, or some of them."""
+    return jax.tree.map(lambda leaf: leaf[places] if eqx.is_array(leaf) else leaf, models)
 
 
 def _stacked(models: Sequence[Any]) -> Any:

@@ -53,7 +53,8 @@ def changes(structure: Structure, has_parameters: Sequence[bool], depth: int) ->
             if size(structure) > 1:
                 made.append([*parts[:at], *([(rest, product)] if rest else []), *parts[at + 1 :]])
     for products in made:
-        ordered = sorted((sorted(factors), product) for factors, product in products)
+        ordered = [(sorted(factors), product) for factors, product in products]
+        ordered.sort(key=lambda part: [base for base, _ in part[0]])
         change = Change(
             structure=tuple(tuple(base for base, _ in factors) for factors, _ in ordered),
             factors=tuple(place for factors, _ in ordered for _, place in factors),
