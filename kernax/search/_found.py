@@ -49,7 +49,7 @@ class KernelSearch:
     weights: Float[np.ndarray, " kept"]
     """Their weights in `predict`."""
     ended: str
-    """Why the search ended: `"no better"` (no change improves the best structures), or `"interrupted"`."""
+    """Why the search ended: `"no better"` (all changes of the best structures were tried), or `"interrupted"` by Ctrl-C."""
     data: Data
     lanes: tuple[Model, ...] = dataclasses.field(default=(), repr=False)
     """The kept models in one form, so that one compiled program serves all."""
@@ -71,7 +71,7 @@ class KernelSearch:
 
         **Returns:**
 
-        A `Prediction`, with the `result` of the best model.
+        A `Prediction`, with the `result` of the best model. The variance has the shape of the mean.
         """
         own = (self.data.x, self.data.y, self.data.mask)
         parts = predict_many(list(self.lanes), [own] * len(self.lanes), [x] * len(self.lanes), noisy=noisy)

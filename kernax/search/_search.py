@@ -315,13 +315,13 @@ def _fitted(settings: Settings, wanted: list[tuple[_Path, Change, Model | None]]
         progress=settings.progress,
     )
     seconds = time.monotonic() - begun
-    unfinished = np.atleast_1d(np.asarray(fits.result == Result.interrupted))
+    unfinished = np.asarray(fits.result == Result.interrupted)
     steps = np.maximum(fits.num_steps, 1)
     seconds = seconds * steps / steps.sum()
     values = np.where(np.isfinite(fits.value) & ~unfinished, fits.value, np.inf).reshape(-1, settings.starts)
     best = np.argmin(values, axis=1) + settings.starts * np.arange(len(wanted))
     # A structure counts if all of its starts were finished: otherwise it might look worse than it is.
-    whole = ~unfinished.reshape(-1, settings.starts).any(axis=1)
+    whole: np.ndarray = ~np.any(unfinished.reshape(-1, settings.starts), axis=1)
     likelihoods = _log_likelihoods(fits, best)
     scores = np.full(len(wanted), np.nan)
     if settings.by == "loo":

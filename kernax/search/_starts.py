@@ -24,7 +24,7 @@ from kernax.search._expression import Expression
 from kernax.search._structures import Change, Structure, begins, size
 
 _AT_ONCE = 64
-"""Starts that are drawn by one call of a program: every call has the same shapes."""
+"""Starts that are made by one call of a program: every call has the same shapes."""
 _NEW, _OLD = 1.0, 0.3
 """By how many units a start differs in the unconstrained space, in parameters that are new and in those that are not."""
 
@@ -123,20 +123,20 @@ def starting_models(bases: Bases, lanes: Sequence[Lane], dtype: Any) -> list[Mod
     """The models from which fits start, in the same order. All have the same structure, that of `bases.model()`."""
     template = as_dtype(bases.model(), dtype)
     template, free = _on_host(template), bases.trainable()
-    started = [_start(template, lane) for lane in lanes]
-    drawn = [place for place, lane in enumerate(lanes) if lane.seed is not None]
-    for begin in range(0, len(drawn), _AT_ONCE):
-        some = drawn[begin : begin + _AT_ONCE]
-        padded = some + some[-1:] * (_AT_ONCE - len(some))
-        steps = [_step(template, free, lanes[place]) for place in padded]
-        moved = _on_host(_moved(_stacked([started[place] for place in padded]), _stacked(steps)))
-        for at, place in enumerate(some):
-            started[place] = lane_of(moved, at)
+    started: list[Model] = []
+    for begin in range(0, len(lanes), _AT_ONCE):
+        some = lanes[begin : begin + _AT_ONCE]
+        missing = _AT_ONCE - len(some)
+        models = [_start(template, lane) for lane in some]
+        steps = [_step(template, free, lane) for lane in some]
+        moved = _on_host(_moved(_stacked(models + models[-1:] * missing), _stacked(steps + steps[-1:] * missing)))
+        started += [lane_of(moved, place) for place in range(len(some))]
     return started
 
 
 @compiled
 def _moved(models: Model, steps: Model) -> Model:
+    """The models after a step in the unconstrained space. Values out of bounds first become the nearest allowed ones."""
     free = unconstrain(models)
     return constrain(
         jax.tree.map(lambda leaf, step: leaf + step.astype(leaf.dtype) if _is_float(leaf) else leaf, free, steps)
@@ -184,7 +184,10 @@ def _start(template: Model, lane: Lane) -> Model:
 
 
 def _step(template: Model, free: Any, lane: Lane) -> Any:
-    """A random step for every parameter that is fitted: larger where it is new, none for periods and for the mean."""
+    """A random step for every parameter that is fitted: larger where it is new, none for periods and for the mean.
+
+    Without a seed all steps are 0.
+    """
     rng = np.random.default_rng(lane.seed)
     sizes = np.zeros(len(template.kernel.which))
     sizes[: len(lane.change.factors)] = [_OLD if origin >= 0 else _NEW for origin in lane.change.factors]
@@ -192,7 +195,7 @@ def _step(template: Model, free: Any, lane: Lane) -> Any:
     def step(path: tuple, leaf: Any, is_free: Any) -> Any:
         if not _is_float(leaf):
             return leaf
-        if not is_free or _name(path[0]) == "mean" or _name(path[-1]) == "period":
+        if lane.seed is None or not is_free or _name(path[0]) == "mean" or _name(path[-1]) == "period":
             return np.zeros(leaf.shape)
         size = sizes.reshape(-1, *[1] * (leaf.ndim - 1)) if _name(path[0]) == "kernel" else _OLD
         return size * rng.normal(size=leaf.shape)
