@@ -1,4 +1,4 @@
-"""What is built from outside of docs/: the tables of benchmarks/README.md, the statuses of `kx.Result`, the notebooks."""
+"""What is built from outside of docs/: tables of benchmarks/README.md, statuses of `kx.Result`, notebooks, the gallery."""
 
 import base64
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gallery import gallery  # beside this file
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
@@ -18,7 +19,7 @@ _CODE_OR_FORMULA = re.compile(r"(?P<code>`+[^`]*`+)|\$\$(?P<block>.+?)\$\$|\$(?P
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add a page for each notebook, with its pictures, and the list of them."""
+    """Add a page for each notebook, with its pictures, and the list of them; and the gallery of kernels."""
     listed = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text, pictures = page_of_notebook(path)
@@ -26,6 +27,10 @@ def on_files(files: Files, config: Any) -> Files:
         for name, content in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
         listed.append(f"- [{text.splitlines()[0].removeprefix('# ')}]({path.stem}.md): `notebooks/{path.name}`")
+    text, pictures = gallery()
+    files.append(File.generated(config, "gallery.md", content=text))
+    for name, content in pictures.items():
+        files.append(File.generated(config, name, content=content))
     index = "# Notebooks\n\nThey are in the repository, ready to run; these pages show them as they were last run.\n\n"
     files.append(File.generated(config, "notebooks/index.md", content=index + "\n".join(listed) + "\n"))
     return files

@@ -156,7 +156,15 @@ def _data_structure() -> Any:
 def stack(datasets: Any) -> Data:
     """All datasets in one `Data` with a leading axis, padded to the longest, for `jax.vmap`.
 
-    Takes what `fit_many` takes. NaN and infinities are kept: `condition` reports them, dataset by dataset.
+    NaN and infinities are kept; `condition` reports them for each dataset.
+
+    **Arguments:**
+
+    - `datasets`: what [`kernax.fit_many`][] takes: a list or dict of `(x, y)` or `kx.Data`, or groups of a table.
+
+    **Returns:**
+
+    A `kx.Data` whose arrays have a leading dataset axis.
     """
     every = list(_host_datasets(_named_items(datasets)))
     if not every:

@@ -44,13 +44,24 @@ class Groups:
 
 
 def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) -> Groups:
-    """The datasets of a long table: the rows with one value of the column `by`, or of several columns, are one dataset.
+    """The datasets of a long table: rows with the same value of the column `by` are one dataset.
 
-    `table` is a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or the path of a parquet,
-    arrow, feather or CSV file. `x` and `y` name one column each, or a list; a `y` given as one name makes targets (n,).
-    Groups come in order of their first row. A dataset, a reader or a file is read in pieces of about `rows_at_a_time`
-    rows, and the rows of a group must stand together there. Missing numbers become NaN, and the fit of that dataset
-    reports them. The numbers are float32 if all columns of x and y are, else float64.
+    Datasets come in the order of their first rows. Missing numbers become NaN, and the fit of that dataset reports them.
+    Numbers are float32 if all columns of `x` and `y` are, and float64 otherwise.
+
+    **Arguments:**
+
+    - `table`: a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or the path of a Parquet,
+      Arrow, Feather or CSV file.
+    - `by`: the name of the column that says to which dataset a row belongs, or a list of names.
+    - `x`: the name of the input column, or a list of names.
+    - `y`: the name of the target column, for targets of shape (n,), or a list of names, for (n, p).
+    - `rows_at_a_time`: files, datasets and readers are read in pieces of about this many rows. The rows of a group must
+      stand together there.
+
+    **Returns:**
+
+    `Groups`, which [`kernax.fit_many`][] accepts. They can be iterated and pickled.
     """
     wanted = Wanted(by, x, y)
     if not listed(by) or not listed(x) or not listed(y):

@@ -40,10 +40,20 @@ _own: dict[str, Any] = {}
 
 
 def register(thing: Any, *, name: str | None = None) -> Any:
-    """Allow a class or a function of your own to stand in files: before saving, and again before loading. A decorator, too.
+    """Allow files to contain a class or function of your own. Call it before saving, and again before loading. Also a
+    decorator.
 
-    A file holds the name only, by default the module's and its own; what it means is up to the program that loads it. A
-    class is an Equinox module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
+    A file contains only the name. What the name means is up to the program that loads the file. A class must be an Equinox
+    module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
+
+    **Arguments:**
+
+    - `thing`: the class or function.
+    - `name`: its name in files; by default that of its module and its own.
+
+    **Returns:**
+
+    `thing`, unchanged.
     """
     if not callable(thing):
         raise TypeError(f"register takes a class or a function, got {thing!r}.")

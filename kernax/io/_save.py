@@ -16,16 +16,21 @@ from kernax.io._file import FORMAT, FileError, pack, unpack, whole_file
 def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
     """Write a model, a `Conditioned`, a `Fit`, `Fits`, a learner, or a list, tuple or dict of them, to one file.
 
-    What is loaded is what was saved, bit for bit. A `Conditioned` keeps its factor, two n × n matrices, so that loading
-    costs no factorisation; a `Fit` is smaller (`kx.condition(fit.model, fit.data)` after loading).
+    An existing file is replaced in one step: if that is interrupted, the old file is still there. Nothing is pickled.
 
-    `targets=False` leaves `y` out of every dataset in it, for a file to predict from: of what is conditioned, not of a
-    `Fit`, which is conditioned after loading. Means, variances, samples and classes do not need it; what does (the mean of
-    leave-one-out, say) is NaN. That keeps no secret: coefficients and residuals stay, and the targets can be computed from
-    them.
+    **Arguments:**
 
-    An existing file is replaced in one step: interrupted at any time, there is the old file or the new one. Classes and
-    functions of your own must be allowed with `kx.io.register`; nothing is pickled.
+    - `path`: the file.
+    - `value`: what to save. A `Conditioned` includes its factor (two n × n matrices), so that loading it needs no
+      factorisation. A `Fit` is smaller; use `kx.condition(fit.model, fit.data)` after loading. Classes and functions of your
+      own must first be allowed with [`kernax.io.register`][].
+    - `targets`: with `False`, the targets `y` of every `Conditioned` are left out, for a file to predict from. Means,
+      variances, samples and classes do not need them. What does need them, such as leave-one-out means, becomes NaN. A `Fit`
+      keeps its targets. This does not keep the targets secret: they can be computed from the coefficients and residuals.
+
+    **Returns:**
+
+    Nothing.
     """
     encoder = Encoder(targets)
     root = encoder.encoded(value, type(value).__name__)
@@ -36,14 +41,21 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
 
 
 def load(path: str | os.PathLike, *, dtype: Any = None) -> Any:
-    """What `save` wrote. `FileError`, with the path and the reason, if a single byte is not as it was written.
+    """Read a file that [`kernax.save`][] wrote.
 
-    Loading runs no code of the file: it holds JSON and raw arrays, and names only classes and objectives of kernax,
-    Equinox's layers, activations of `jax.nn`, elementwise functions of `jax.numpy`, and what you have allowed with
-    `kx.io.register`.
+    Loading runs no code from the file. A file holds JSON and raw arrays, and names only classes and objectives of kernax,
+    layers of Equinox, activations of `jax.nn`, elementwise functions of `jax.numpy`, and what you have allowed with
+    [`kernax.io.register`][]. Raises `FileError`, with the path and the reason, if a byte of the file has changed.
 
-    `dtype` casts all floating-point arrays, for example a float64 file to float32 where JAX is set to 32 bits, which is
-    refused otherwise.
+    **Arguments:**
+
+    - `path`: the file.
+    - `dtype`: a floating type to convert all floating-point arrays to. A float64 file must be converted to float32 if JAX is
+      set to 32 bits; otherwise it is refused.
+
+    **Returns:**
+
+    What was saved, bit for bit unless `dtype` is given.
     """
     if dtype is not None and not jnp.issubdtype(np.dtype(dtype), jnp.floating):
         raise ValueError(f"dtype must be a floating-point type such as 'float32', got {dtype!r}.")

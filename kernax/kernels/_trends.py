@@ -141,13 +141,31 @@ class FunctionTrend(AbstractTrend):
 
 
 def joined_trends(*trends: AbstractTrend | None) -> AbstractTrend | None:
-    """The functions of all trends that there are; `None` if there are none."""
+    """One trend with the functions of several.
+
+    **Arguments:**
+
+    - `trends`: trends, or `None` for those that do not exist.
+
+    **Returns:**
+
+    The joint trend; `None` if there are no functions at all.
+    """
     found = [trend for trend in trends if trend is not None]
     return None if not found else (found[0] if len(found) == 1 else TrendSum(tuple(found)))
 
 
 def as_trend(value: Any) -> AbstractTrend | None:
-    """A trend from what a user gives: `None`, a degree, a trend, a polynomial kernel, or a function of one row."""
+    """Make a trend from what a user may pass as one.
+
+    **Arguments:**
+
+    - `value`: `None`, the degree of a polynomial, a trend, a polynomial kernel, or a function of one row.
+
+    **Returns:**
+
+    The trend, or `None`.
+    """
     from kernax.kernels._dot_product import Polynomial
 
     if value is None or isinstance(value, AbstractTrend):

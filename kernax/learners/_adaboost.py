@@ -96,23 +96,42 @@ def adaboost(
     bound: float | None = None,
     throw: bool = True,
 ) -> AdaBoost:
-    """AdaBoost on labels −1 and +1. From `D₁ = 1/n` (or proportional to `weights`), round t takes the member with the least
-    error `εₜ = Σᵢ Dₜ(i) 1[fₜ(xᵢ) ≠ yᵢ]`, gives it the vote `αₜ = ½ log((1 - εₜ)/εₜ)`, and moves weight to what it got wrong:
-    `Dₜ₊₁(i) = Dₜ(i) e^{-αₜ yᵢ fₜ(xᵢ)} / Zₜ`, `Zₜ = 2√(εₜ(1 - εₜ))`. scikit-learn's votes are twice these.
+    """AdaBoost on labels −1 and +1.
 
-    `members` is the class that members come from (default `Stumps()`; also `Trees`, `LinearThresholds`, `Dictionary`, or
-    a subclass of `AbstractMembers`). It ends
+    All rows start with the weight `D₁ = 1/n`, or one proportional to `weights`. Round t chooses the member with the smallest
+    weighted error `εₜ = Σᵢ Dₜ(i) 1[fₜ(xᵢ) ≠ yᵢ]`, gives it the vote `αₜ = ½ log((1 - εₜ)/εₜ)`, and moves weight to the rows
+    that it got wrong: `Dₜ₊₁(i) = Dₜ(i) exp(-αₜ yᵢ fₜ(xᵢ)) / Zₜ` with `Zₜ = 2√(εₜ(1 - εₜ))`. scikit-learn's votes are twice
+    these.
 
-    - after `rounds`, by default `n^{3/4}`, n being the rows that count. Any power below 1 makes boosting consistent, and one
-      as large as n² overfits; 3/4 makes about as many rounds as are customary (30 for 100 rows, 300 for 2000);
-    - after a member without error, which gets one vote more than all before it together, so that `F` has none either, and
-      for which `Zₜ = e^{-αₜ}`;
-    - before a member that is no better than chance, `εₜ ≥ ½` to rounding, with the status `no_better_than_chance`. If it is
-      the first, an eager call raises, for there is no committee; later it means that `Σ e^{-yF}` is as small as it gets;
-    - once `∏Zₜ ≤ bound`, or after `patience` rounds without a smaller error on the `validation` data. With these the
-      committee of the round with the least such error is kept (the first of equals).
+    Boosting ends
 
-    One compiled program for all rounds; works under jit and vmap, where statuses stand in for errors. It has no derivative.
+    - after `rounds`;
+    - after a member without error. It gets one vote more than all earlier members together, so that the committee makes no
+      error either, and `Zₜ = exp(-αₜ)`;
+    - before a member that is no better than chance (`εₜ ≥ ½` up to rounding), with the status `no_better_than_chance`. If
+      this is the first member, an eager call raises an error, since there is no committee. Later it means that the
+      exponential loss is as small as it gets;
+    - when a condition given by `bound` or `patience` holds.
+
+    One compiled program runs all rounds. It works under `jit` and `vmap`, where a status replaces errors. It has no
+    derivative.
+
+    **Arguments:**
+
+    - `data`: rows with labels −1 and +1.
+    - `members`: the class of members: `Stumps()` (the default), `Trees`, `LinearThresholds`, `Dictionary`, or a subclass of
+      `AbstractMembers`.
+    - `rounds`: the largest number of rounds, by default `n^(3/4)` for n rows that count: 30 for 100 rows, 300 for 2000. Any
+      power below 1 makes boosting consistent, while n² rounds overfit.
+    - `weights`: the initial weights of the rows.
+    - `validation`: other data, to measure the error on. The committee of the round with the smallest error is kept.
+    - `patience`: end after this many rounds without a smaller error on `validation`.
+    - `bound`: end when `∏Zₜ`, a bound on the training error, is at most this.
+    - `throw`: raise an error if there is no committee; with `False` return the status.
+
+    **Returns:**
+
+    An [`kernax.learners.AdaBoost`][]: a function of new rows, with the errors, votes and bounds of each round.
     """
     _check_labelled(data, "adaboost")
     if validation is not None:
@@ -141,8 +160,19 @@ def adaboost(
 
 
 def rounds_for(edge: float, error: float) -> int:
-    """Rounds after which the training error is at most `error`, if every member's own is at most `½ - edge`:
-    `T ≥ ln(1/δ)/2γ²`, from `∏Zₜ ≤ (1 - 4γ²)^{T/2} ≤ e^{-2γ²T}`."""
+    """Number of rounds after which the training error is at most `error`, if no member errs more than `½ - edge`.
+
+    `T ≥ ln(1/δ) / 2γ²`, from `∏Zₜ ≤ (1 - 4γ²)^(T/2) ≤ exp(-2γ²T)`.
+
+    **Arguments:**
+
+    - `edge`: γ, by how much each member is better than chance.
+    - `error`: δ, the training error to reach.
+
+    **Returns:**
+
+    The number of rounds.
+    """
     if not 0 < edge <= 0.5 or not 0 < error <= 1:
         raise ValueError(f"edge must be in (0, ½] and error in (0, 1], got {edge} and {error}.")
     return max(1, math.ceil(math.log(1.0 / error) / (2.0 * edge**2)))

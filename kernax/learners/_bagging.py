@@ -119,20 +119,33 @@ def bagged(
     throw: bool = True,
     **options: Any,
 ) -> Bagged:
-    """A committee of `members`, each the model conditioned on its own draw of the rows (Breiman 1996).
+    """A committee whose members are the model conditioned on random draws of the rows (Breiman 1996).
 
-    A draw takes `fraction` of the rows that count, one row at the least: with replacement (the bootstrap), or as a subset.
-    `weights` makes the chance of a row proportional to its entry. `counts`, (members, n) whole numbers, says instead how
-    often each member sees each row. More members, or rows behind a mask, do not change the draws of the first ones.
+    To the posterior, a row seen c times with noise λ is the same as a row seen once with noise λ/c. So repeated rows cost
+    nothing, and all members have the shape of the data. Each member costs O(n³), one at a time in memory. Works inside
+    `jit`, `vmap` and `grad`, and is differentiable in the model and the data, unless `fit_members=True`.
 
-    A row seen c times with noise λ is, to the posterior, a row seen once with noise λ/c: that is exact, repeated rows cost
-    nothing, and all members have the shape of the data. O(n³) a member, one at a time in memory. Inside `jit`, `vmap` and
-    `grad` all of it works, and is differentiable in the model and the data.
+    A member that fails does not raise an error (see `Bagged`). An eager call raises `FailedError` if all members fail.
 
-    `fit_members=True` first fits every member's hyperparameters, with `kx.fit_many` and its `options`, to the rows that it
-    has seen, each of them once: copies of a row would pull the noise to 0. Eagerly, and not differentiable.
+    **Arguments:**
 
-    Nothing raises for one member, see `Bagged`. Called eagerly, it raises `FailedError` if all fail; not if `throw=False`.
+    - `model`: the model of every member.
+    - `data`: the rows to draw from.
+    - `members`: how many members. More members do not change the draws of the first ones, nor do rows behind a mask.
+    - `key`: random key of the draws.
+    - `fraction`: the share of the rows that each member draws, at least one row.
+    - `replace`: draw with replacement (the bootstrap) or without (subsets).
+    - `weights`: the chance of a row to be drawn is proportional to its entry.
+    - `counts`: how often each member sees each row, whole numbers of shape (members, n), instead of random draws.
+    - `fit_members`: first fit the hyperparameters of every member to the rows that it has seen, with [`kernax.fit_many`][].
+      Each row counts once there, since copies of rows would pull the noise towards 0. Eager only, and not differentiable.
+    - `solver`: how members are solved, by default `kx.Cholesky()`.
+    - `throw`: raise an error if all members fail; with `False` return their statuses.
+    - `options`: options of `fit_many`, for `fit_members=True`.
+
+    **Returns:**
+
+    A [`kernax.learners.Bagged`][]: a function of new rows, with `spread(x)` and the out-of-bag error.
     """
     check_model_and_data(model, data, "bagged")
     refuse_gaps(data, "bagged")

@@ -70,10 +70,17 @@ class FourierFeatures(Parametrised):
 
 
 def random_fourier_features(key: Key[Array, ""], num: int, lengthscale: Any) -> FourierFeatures:
-    """`num` frequencies drawn so that `φ(a)·φ(b)` is `exp(-|a - b|²/2ℓ²)` on average, with an error of about `1/√num`.
+    """Random features that approximate the RBF kernel: `φ(a)·φ(b) ≈ exp(-|a - b|²/2ℓ²)`, with an error of `1/√num`.
 
-    `lengthscale` has one entry a coordinate (a vector of one for points on a line). Derivatives with respect to it are those
-    of the frequencies `z/ℓ`.
+    **Arguments:**
+
+    - `key`: random key of the frequencies.
+    - `num`: how many frequencies to draw.
+    - `lengthscale`: ℓ, one entry for each coordinate (a vector of length one for points on a line). Differentiable.
+
+    **Returns:**
+
+    A function of one point that gives its features.
     """
     lengthscale = as_floats(lengthscale, "lengthscale")
     if lengthscale.ndim != 1:

@@ -101,7 +101,16 @@ class LatentGP(AbstractMachine):
 
 
 def GPClassifier(kernel: Any) -> LatentGP:  # noqa: N802
-    """Gaussian process classification of labels ±1: `P(y = 1) = 1/(1 + e^{-f})`, f a Gaussian process with this kernel."""
+    """Gaussian process classification of labels −1 and +1: `P(y = 1) = 1 / (1 + exp(-f))`, where f has this kernel.
+
+    **Arguments:**
+
+    - `kernel`: the covariance of the latent function f.
+
+    **Returns:**
+
+    A model for `kx.condition` and `kx.fit`. Conditioned, it has `probability(x)` and `classify(x)`.
+    """
     return LatentGP(kernel, Logistic())
 
 

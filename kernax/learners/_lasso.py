@@ -82,10 +82,25 @@ def lasso(
     rtol: float | None = None,
     throw: bool = True,
 ) -> LassoFit:
-    """The smallest `½‖y - Φw‖² + (λ/2)‖w‖₁`; the intercept is not penalised. scikit-learn's alpha is `λ/(2n)`.
+    """Minimise `½‖y - Φw‖² + (λ/2)‖w‖₁`. scikit-learn's alpha is `λ/(2n)`.
 
-    Exact: the path is followed down to λ, knot by knot (see `lasso_path` for its cost and options). Differentiable with
-    respect to λ, y, x and the feature map's parameters, in any order: implicit differentiation on the columns that are on.
+    Exact: the path is followed down to λ, knot by knot (see [`kernax.learners.lasso_path`][] for the cost). Differentiable
+    with respect to λ, y, x and the parameters of the feature map, to any order, by implicit differentiation on the active
+    columns.
+
+    **Arguments:**
+
+    - `data`: the rows.
+    - `penalty`: λ.
+    - `features`: a map of one point to a vector; by default the columns of x.
+    - `intercept`: add an intercept, which is not penalised.
+    - `max_steps`: the largest number of knots.
+    - `rtol`: the KKT residual up to which the status is a success; by default the root of the rounding unit.
+    - `throw`: raise an error if there is no solution; with `False` return the status.
+
+    **Returns:**
+
+    A [`kernax.learners.LassoFit`][]: a function of new rows, with coefficients and the KKT residual.
     """
     check_data(data, "lasso")
     penalties = as_penalties(penalty, "penalty")[None]
@@ -107,14 +122,27 @@ def lasso_path(
     rtol: float | None = None,
     throw: bool = True,
 ) -> LassoPath:
-    """The lasso at every penalty of a grid that descends, from one walk along the piecewise linear path.
+    """The lasso for every penalty of a descending grid, from one walk along the piecewise linear path.
 
-    Without `penalties`, `num` of them, geometric, from the smallest at which all coefficients are 0 down to `smallest` times
-    that; such a grid counts as fixed in derivatives. O(nq²) once, then O(q²) for each knot (a column going on or off; about
-    as many as columns come on) and each penalty. After `max_steps` knots (default `20·min(n, q) + 100`) the penalties not
-    reached get the last solution and the status `max_steps_reached`. The status is a success where the KKT residual is at
-    most `rtol` (default: the root of the rounding unit). Built on `ΦᵀΦ`: columns that are nearly, but not exactly, dependent
-    cost digits, and where they cost too many the status says `stalled`.
+    O(nq²) once, then O(q²) for each knot (where a column enters or leaves) and each penalty. Built on `ΦᵀΦ`: columns that
+    are nearly dependent cost digits; if they cost too many, the status is `stalled`.
+
+    **Arguments:**
+
+    - `data`: the rows.
+    - `penalties`: the grid. `None` for a geometric one, which derivatives treat as fixed.
+    - `num`: the number of penalties of that grid.
+    - `smallest`: the end of that grid, relative to the smallest penalty at which all coefficients are 0, where it starts.
+    - `features`: a map of one point to a vector; by default the columns of x.
+    - `intercept`: add an intercept, which is not penalised.
+    - `max_steps`: the largest number of knots, by default `20·min(n, q) + 100`. Penalties that are not reached get the last
+      solution and the status `max_steps_reached`.
+    - `rtol`: the KKT residual up to which the status is a success; by default the root of the rounding unit.
+    - `throw`: raise an error if there is no solution; with `False` return the statuses.
+
+    **Returns:**
+
+    A [`kernax.learners.LassoPath`][]: coefficients, KKT residuals and statuses for every penalty.
     """
     check_data(data, "lasso_path")
     if penalties is not None:

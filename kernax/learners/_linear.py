@@ -60,11 +60,21 @@ class RidgeFit(AbstractLinearFit):
 
 
 def least_squares(data: Any, *, features: Any = None, intercept: bool = True, throw: bool = True) -> LeastSquaresFit:
-    """The smallest `‖y - Φθ‖²`, by a QR factorisation of the design, O(nq²).
+    """Minimise `‖y - Φθ‖²` by a QR factorisation of the design, O(nq²).
 
-    `features` is a map of one point to a vector (default: the columns of x). Columns that depend linearly on each other
-    are told as `rank_deficient`. An eager call raises `FailedError` then; `throw=False` returns the status instead.
-    Derivatives with respect to y, x and the feature map's parameters are right in any order.
+    Derivatives with respect to y, x and the parameters of the feature map are right to any order.
+
+    **Arguments:**
+
+    - `data`: the rows.
+    - `features`: a map of one point to a vector; by default the columns of x.
+    - `intercept`: add a constant column.
+    - `throw`: raise `FailedError` if columns depend linearly on each other (status `rank_deficient`); with `False` return
+      the status.
+
+    **Returns:**
+
+    A [`kernax.learners.LeastSquaresFit`][]: a function of new rows, with leverages and leave-one-out residuals.
     """
     check_data(data, "least_squares")
     fit = _least_squares(data, as_features(features), intercept)
@@ -102,12 +112,22 @@ def _least_squares(data: Data, features: Any, intercept: bool) -> LeastSquaresFi
 def ridge(
     data: Any, penalty: Any, *, features: Any = None, intercept: bool = True, form: str | None = None, throw: bool = True
 ) -> RidgeFit:
-    """The smallest `‖y - Φθ‖² + λ‖θ‖²`; the intercept is not penalised.
+    """Minimise `‖y - Φθ‖² + λ‖θ‖²`.
 
-    Three forms of one answer: `primal`, `θ = (ΦᵀΦ + λI)⁻¹Φᵀy`, O(nq² + q³); `dual`, `θ = Φᵀ(ΦΦᵀ + λI)⁻¹y`, O(n²q + n³);
-    `saddle_point`, `[[λI, Φᵀ], [Φ, -I]] [θ; r] = [0; y]`, O((n + q)³), which squares no condition number. By default the
-    cheaper of the first two, by the shape of Φ. With λ = 0 this is least squares, and may be `rank_deficient`; where jitter
-    and not λ decides the answer of the dual form, the status is `singular`.
+    **Arguments:**
+
+    - `data`: the rows.
+    - `penalty`: λ. With 0 this is least squares, and may be `rank_deficient`.
+    - `features`: a map of one point to a vector; by default the columns of x.
+    - `intercept`: add an intercept, which is not penalised.
+    - `form`: how it is solved. `"primal"`: `θ = (ΦᵀΦ + λI)⁻¹ Φᵀy`, O(nq² + q³). `"dual"`: `θ = Φᵀ(ΦΦᵀ + λI)⁻¹ y`, O(n²q +
+      n³); if jitter and not λ decides the answer, its status is `singular`. `"saddle_point"`: `[[λI, Φᵀ], [Φ, -I]] [θ; r] =
+      [0; y]`, O((n + q)³), which squares no condition number. By default the cheaper of the first two.
+    - `throw`: raise an error if there is no solution; with `False` return the status.
+
+    **Returns:**
+
+    A [`kernax.learners.RidgeFit`][]: a function of new rows, with its coefficients.
     """
     check_data(data, "ridge")
     if form is not None and form not in FORMS:

@@ -41,12 +41,22 @@ class OneAgainstRest(eqx.Module):
 
 
 def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
-    """A machine for every class among `labels` (n,), which are integers or text: `train(data)` with labels ±1 in `data.y`.
+    """A classifier of several classes from two-class machines: one for each class, against all others.
 
-    `train` is any function from a `kx.Data` to something that maps rows to scores (`learners.adaboost`, a `partial` of it, a
-    function of your own), or a classifier such as `learners.SVC(kernel)`, to be conditioned. All classes have the same
-    shapes, so what is compiled for the first serves the others. Scores of different machines are compared as they are. Rows
-    whose mask is False have no class.
+    All classes have the same shapes, so the program that is compiled for the first class serves the others. Scores of
+    different machines are compared as they are.
+
+    **Arguments:**
+
+    - `train`: a function from a `kx.Data` with labels ±1 to something that maps rows to scores, such as `learners.adaboost`,
+      or a classifier to be conditioned, such as `learners.SVC(kernel)`.
+    - `x`: the rows.
+    - `labels`: the classes (n,), integers or text.
+    - `mask`: rows to use; rows whose mask is `False` have no class.
+
+    **Returns:**
+
+    A [`kernax.learners.OneAgainstRest`][], with `classify(x)` and the machines.
     """
     if isinstance(train, AbstractModel):
         train = partial(condition, train)

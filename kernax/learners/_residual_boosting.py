@@ -79,18 +79,30 @@ def boosted(
     patience: int | None = None,
     throw: bool = True,
 ) -> Boosted:
-    """Boosting of kernel ridge regression on residuals: `f_t = f_{t-1} + ν·KRR(y - f_{t-1})`, from the mean function on.
+    """Boosting of kernel ridge regression on its own residuals: `f_t = f_{t-1} + ν·KRR(y - f_{t-1})`, starting at the mean.
 
-    All rounds come from one eigendecomposition, O(n³) once and O(n²) a round: the residuals are `r_t = (I - νH)ᵗ (y - μ)`.
-    The learner should be weak: a large noise (ridge), a learning rate ν in (0, 1]. ν = 1 and two rounds is twicing.
+    All rounds use one eigendecomposition: O(n³) once, and O(n²) a round. The residuals are `r_t = (I - νH)ᵗ (y - μ)`. The
+    single learner should be weak, that is, have a large noise.
 
-    How many rounds to keep: all; with `validation` (a `Data`), as many as have the least mean squared error on it; with
-    `by="gcv"`, the least generalised cross-validation on the training rows, no data held back. Rounds are cheap, so the
-    least of all is taken, the earliest of equals; `patience` looks no further than that many rounds without a new least.
-    If the last round is the best, the status is `max_steps_reached`: more `rounds` may be better still (it never raises).
-
-    Works inside `jit`, `vmap` and `grad`. The number of rounds counts as fixed in derivatives; those of
+    Works inside `jit`, `vmap` and `grad`. Derivatives treat the number of rounds as fixed; those of
     `effective_degrees_of_freedom` and `gcv` are right to first order only.
+
+    **Arguments:**
+
+    - `model`: the model of each round. Its noise is the ridge.
+    - `data`: the rows.
+    - `rounds`: the largest number of rounds.
+    - `learning_rate`: ν, in (0, 1]. With ν = 1, two rounds are known as twicing.
+    - `validation`: other data. The number of rounds with the smallest mean squared error on it is kept.
+    - `by`: `"gcv"` keeps the number of rounds with the smallest generalised cross-validation on the training rows.
+    - `patience`: look no further than this many rounds without a new minimum; by default all rounds are computed, and the
+      earliest of the best ones is kept.
+    - `throw`: raise an error if there are no usable numbers; with `False` return the status.
+
+    **Returns:**
+
+    A [`kernax.learners.Boosted`][]: a function of new rows. If the last round is the best, its status is
+    `max_steps_reached`: more rounds may be better still.
     """
     check_model_and_data(model, data, "boosted")
     refuse_gaps(data, "boosted")

@@ -213,12 +213,24 @@ class SupportVectors(AbstractExpansion):
 def support_vectors(
     model: SVR | SVC, data: Data, *, weights: Any = None, max_steps: int = _MAX_STEPS, throw: bool = True
 ) -> SupportVectors:
-    """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row if you like.
+    """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row.
 
-    A weight multiplies the row's loss; a row of weight 0 does not count. Nearly always O(n²) for cheap steps and about ten
-    factorisations of the free rows; where K is singular, an interior-point method with a factorisation of all rows for each
-    of at most `max_steps` steps. The status is a success if the KKT residual is at most 1e-6 (in float32 1e-3) of the mean
-    of `|y - b|`; else `max_steps_reached`, or `stalled` where rounding ended it (an enormous C, float32).
+    Nearly always O(n²) for cheap steps and about ten factorisations of the free rows. If K is singular, an interior-point
+    method factorises the matrix of all rows in each step.
+
+    **Arguments:**
+
+    - `model`: a `learners.SVR` or `learners.SVC`.
+    - `data`: the rows.
+    - `weights`: factors of the rows' losses. A row with weight 0 does not count.
+    - `max_steps`: the largest number of steps of the interior-point method.
+    - `throw`: raise an error if there is no solution; with `False` return the status.
+
+    **Returns:**
+
+    A [`kernax.learners.SupportVectors`][]: a function of new rows. Its status is a success if the KKT residual is at most
+    1e-6 (1e-3 in float32) of the mean of `|y - b|`; otherwise it is `max_steps_reached`, or `stalled` if rounding ended it
+    (for an enormous C, or in float32).
     """
     if not isinstance(model, SVR | SVC):
         raise TypeError(f"support_vectors wants learners.SVR or learners.SVC first, got {type(model).__name__}.")

@@ -25,10 +25,18 @@ def squared_error(y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Ar
 
 
 def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Array, ""]:
-    """The mean loss on other data. `loss(y, values)` gives one number a row; by default the machine's `held_out_loss`:
-    the squared error for regression, the machine's own loss for classification.
+    """Mean loss on other data. An objective: `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
 
-    An objective: `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
+    **Arguments:**
+
+    - `c`: a conditioned machine or model.
+    - `data`: the other data.
+    - `loss`: `loss(y, values)`, one number a row. By default the machine's own: the squared error for regression, the loss
+      that it was trained with for classification.
+
+    **Returns:**
+
+    One number.
     """
     if not isinstance(data, Data):
         raise TypeError(f"holdout_loss wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
@@ -47,11 +55,21 @@ def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Arr
 def kfold_loss(
     c: Any, folds: Any = 5, *, key: Key[Array, ""] | None = None, loss: RowLoss | None = None
 ) -> Float[Array, ""]:
-    """The mean over folds of the mean loss on the fold, learned from the others: one solve for each fold.
+    """Mean over the folds of the mean loss on a fold, after learning from the others: one solve for each fold.
 
-    `folds` and `key` as for `kx.kfold_residuals`, `loss` as for `holdout_loss`. An objective:
-    `functools.partial(learners.kfold_loss, folds=3)`. (Squares have a shorter way, `kx.kfold_mse`.) Sorted rows want a key:
-    without one class the logistic loss with an intercept has no minimum, and the answer is NaN.
+    An objective: `functools.partial(learners.kfold_loss, folds=3)`. For squared errors [`kernax.kfold_mse`][] is faster.
+
+    **Arguments:**
+
+    - `c`: a conditioned machine or model.
+    - `folds`: a number of folds, or a fold number for each row.
+    - `key`: random key that assigns rows to folds. Pass one if the rows are sorted: if a fold leaves only one class, the
+      logistic loss with an intercept has no minimum, and the result is NaN.
+    - `loss`: as for [`kernax.learners.holdout_loss`][].
+
+    **Returns:**
+
+    One number.
     """
     if not isinstance(c, AbstractExpansion) or not isinstance(c.model, AbstractMachine):
         raise TypeError(

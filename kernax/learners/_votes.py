@@ -15,9 +15,16 @@ def sign(values: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def majority_vote(values: Any, weights: Any = None) -> Float[Array, "*m"]:
-    """What the committee says: `sign Σₜ wₜ fₜ(x)` for members' values (T, m) or (T,), −1 or +1; a tie says +1.
+    """The decision of a committee: `sign Σₜ wₜ fₜ(x)`. A tie gives +1.
 
-    Without weights every member has one vote; weights are 0 or more.
+    **Arguments:**
+
+    - `values`: the members' votes, −1 or +1, of shape (T, m) or (T,).
+    - `weights`: non-negative weights of the members; `None` gives each member one vote.
+
+    **Returns:**
+
+    −1 or +1 for every point.
     """
     values = as_floats(values, "values")
     if values.ndim not in (1, 2) or values.shape[0] == 0:

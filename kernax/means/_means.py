@@ -78,7 +78,16 @@ class PerGroup(Parametrised):
 
 
 def as_mean(value: Any) -> Any:
-    """A number as a `Constant`, a function as a module without parameters."""
+    """Make a mean from what a user may pass as one.
+
+    **Arguments:**
+
+    - `value`: a number, a function of one row, or a module.
+
+    **Returns:**
+
+    A `Constant` for a number, a module for a function, and a module unchanged.
+    """
     if isinstance(value, numbers.Real) or (hasattr(value, "ndim") and value.ndim <= 1):
         return Constant(value)  # pyright: ignore[reportArgumentType]
     return as_function(value)

@@ -57,12 +57,25 @@ def compare_selectors(
     noise_variance: Any = None,
     verbose: bool = True,
 ) -> SelectorTable:
-    """Choose the ridge in every way that kernax knows, from one eigendecomposition; print the table and return it.
+    """Choose the ridge by every criterion that kernax has, print a table and return it.
 
-    Each row names the ridge and what it does by every other measure: degrees of freedom, mean squared residual and norm of
-    the fit, leave-one-out, GCV, likelihood. A selector without an answer shows its status. `folds` is 10 by default, or as
-    many as there are rows, if these are fewer; `noise_variance` is for the discrepancy principle (default: the model's own
-    noise). `table["gcv"]` is the `RidgeChoice`. Eager only.
+    All criteria use one eigendecomposition. Each row of the table shows the ridge that a criterion chose, and what all other
+    criteria say about it: degrees of freedom, mean squared residual, norm of the fit, leave-one-out error, GCV and
+    likelihood. A criterion without an answer shows its status. Not for use inside `jit`.
+
+    **Arguments:**
+
+    - `model`: the kernel and a noise; its noise is only used as the default of `noise_variance`.
+    - `data`: the rows to choose by.
+    - `ridges`: the grid that brackets the optimum, `None` for one that suits the data.
+    - `folds`: a number of folds, or a fold number for each row; 10 by default, or one fold a row if there are fewer rows.
+    - `key`: random key that assigns rows to folds; without it, folds are contiguous blocks of rows.
+    - `noise_variance`: the known noise variance, for the discrepancy principle.
+    - `verbose`: whether to print the table.
+
+    **Returns:**
+
+    A table. `table["gcv"]` is the [`kernax.selection.RidgeChoice`][] of that criterion.
     """
     check_model_and_data(model, data, "compare_selectors")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((model, data))):

@@ -63,7 +63,18 @@ def _scattered(c: Conditioned, table: Folds) -> Float[Array, "n *p"]:
 
 
 def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, " k"]:
-    """The mean squared residual in each fold left out; NaN for a fold that holds no row."""
+    """Mean squared residual of each fold that is left out.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+    - `folds`: a number of folds, or a fold number for each row.
+    - `key`: random key that assigns rows to folds; without it, folds are contiguous blocks of rows.
+
+    **Returns:**
+
+    One number for each fold; NaN for a fold without rows.
+    """
     check_conditioned(c)
     return _fold_mse(c, as_folds(folds, c.data, key))
 
@@ -75,7 +86,20 @@ def _fold_mse(c: Conditioned, table: Folds) -> Float[Array, " k"]:
 
 
 def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = None) -> Float[Array, ""]:
-    """The mean over folds of their mean squared residual. An objective: `functools.partial(kx.kfold_mse, folds=5)`."""
+    """Mean over the folds of their mean squared residual. Can be used as an objective of a fit.
+
+    `kx.fit(model, data, objective=functools.partial(kx.kfold_mse, folds=5))`
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+    - `folds`: a number of folds, or a fold number for each row.
+    - `key`: random key that assigns rows to folds; without it, folds are contiguous blocks of rows.
+
+    **Returns:**
+
+    One number.
+    """
     check_conditioned(c)
     table = as_folds(folds, c.data, key)
     return mean_over_folds(_fold_mse(c, table), table)

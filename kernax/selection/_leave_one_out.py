@@ -35,7 +35,16 @@ def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
 
 @compiled
 def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:
-    """Leave-one-out predictions `f⁽⁻ⁱ⁾(x_i)`: what the fit without row i predicts at x_i. See `loo_residuals`."""
+    """Leave-one-out predictions: what the fit without row i predicts at `x_i`. See [`kernax.loo_residuals`][].
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+
+    **Returns:**
+
+    An array of the shape of the targets.
+    """
     return c.data.zero_where_masked(c.data.y - loo_residuals(c))
 
 
@@ -59,14 +68,34 @@ def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, "n *p"]
 
 @compiled
 def loo_mse(c: Conditioned) -> Float[Array, ""]:
-    """The mean squared leave-one-out residual, over observed entries. An objective. See `loo_residuals`."""
+    """Mean squared leave-one-out residual over the observed entries. Can be used as an objective of a fit.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+
+    **Returns:**
+
+    One number. See [`kernax.loo_residuals`][] for the formula.
+    """
     squares = loo_residuals(c) ** 2
     return jnp.sum(squares) / c.data.num_observed
 
 
 @compiled
 def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
-    """`-Σ log p(y_i | the others)`: the leave-one-out pseudo-likelihood, which also judges the variances. An objective."""
+    """Negative leave-one-out log density, `-Σ log p(y_i | all others)`. Can be used as an objective of a fit.
+
+    It judges the predicted variances as well as the means, unlike [`kernax.loo_mse`][].
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+
+    **Returns:**
+
+    One number, a sum over the rows.
+    """
     variances = 1.0 / _like(inverse_diagonal(c, "leave-one-out"), c.alpha)
     return jnp.sum(c.data.zero_where_masked(normal_negative_log_density(c.alpha * variances, variances)))
 

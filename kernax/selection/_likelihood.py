@@ -83,5 +83,14 @@ def _(c: Conditioned) -> Float[Array, ""]:
 
 
 def negative_log_marginal_likelihood(c: Any) -> Float[Array, ""]:
-    """`-log p(y)`: the objective of maximum likelihood, to be minimised. See `log_marginal_likelihood`."""
+    """Negative log marginal likelihood `-log p(y)`: the default objective of a fit.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data.
+
+    **Returns:**
+
+    One number, minus [`kernax.log_marginal_likelihood`][].
+    """
     return -log_marginal_likelihood(c)
