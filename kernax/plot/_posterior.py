@@ -90,12 +90,12 @@ def _places(c: Conditioned, x: Any) -> np.ndarray:
     return places_across(known, x, c.data.dtype)
 
 
-def places_across(known: np.ndarray, x: Any, dtype: Any) -> np.ndarray:
-    """Where to draw, in order: the places x, or 400 across known ones and a tenth of their width beyond."""
+def places_across(known: np.ndarray, x: Any, dtype: Any, num: int = 400) -> np.ndarray:
+    """Where to draw, in order: the places x, or `num` across known ones and a tenth of their width beyond."""
     if x is None:
         low, high = known.min(), known.max()
         beyond = 0.1 * (high - low) or 1.0
-        return np.linspace(low - beyond, high + beyond, 400).astype(dtype)
+        return np.linspace(low - beyond, high + beyond, num).astype(dtype)
     places = np.asarray(x)
     if places.ndim == 2 and places.shape[1] == 1:
         places = places[:, 0]
