@@ -84,9 +84,8 @@ def landscape(
     least = 0.5 if likelihood else max(float(np.quantile(known, 0.95)), np.finfo(float).tiny) / 256
     count = int(np.clip(np.ceil(np.log2(max(known.max() / least, 2.0))), 3, 14))
     levels = np.concatenate([[0.0], least * 2.0 ** np.arange(count)])
-    colours = mpl.colormaps["viridis"](np.linspace(1.0, 0.15, len(levels) - 1))
+    colours = mpl.colormaps["viridis"](np.linspace(1.0, 0.0, len(levels)))  # the last is that of all above
     filled = ax.contourf(*lines, np.ma.masked_invalid(above), levels=levels, colors=list(colours), extend="max")
-    filled.cmap.set_over(mpl.colormaps["viridis"](0.0))
     figure: Any = ax.figure
     unit = " [nats]" if likelihood else ""
     figure.colorbar(filled, ax=ax, label=f"objective, above the least{unit}", format=lambda value, _: f"{value:.4g}")

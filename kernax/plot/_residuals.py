@@ -2,6 +2,7 @@
 
 from typing import Any, Literal, get_args
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import beta, norm
 
@@ -158,7 +159,7 @@ def _expected_correlations(c: Conditioned, held: LeftOut, order: np.ndarray, mos
     places = np.unique(np.linspace(0, n - 1, min(n, _MOST_PROBES)).astype(int))
     columns = np.zeros((c.data.n, len(places)))
     columns[held.rows[order[places]], np.arange(len(places))] = 1.0
-    inverse = np.asarray(c.system.solve(columns.astype(c.data.dtype)).value, np.float64)[held.rows[order]]
+    inverse = np.asarray(c.system.solve(jnp.asarray(columns, c.data.dtype)).value, np.float64)[held.rows[order]]
     sd = held.sd[order]
     correlations = inverse * sd[:, None] * sd[places]
     expected = np.ones(most + 1)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
@@ -119,7 +120,7 @@ class Inputs:
         for shape, dtype in self._shapes:
             width = shape[0] if shape else 1
             part = values[:, start : start + width].astype(dtype)
-            leaves.append(part if shape else part[:, 0])
+            leaves.append(jnp.asarray(part if shape else part[:, 0]))
             start += width
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 

@@ -40,7 +40,7 @@ def pictures_of_model(
 
     drawn = _Drawn()
     if isinstance(c, Conditioned) and _can_be_drawn(c):
-        names = [one.name for one in Inputs(c, columns).quantities]
+        names = [getattr(of, "name", of) for of in columns or [one.name for one in Inputs(c, None).quantities]]
         y = getattr(target, "name", target) or "y"
         if offers_left_out(c) and int(np.sum(np.asarray(c.data.mask))) >= _LEAST_ROWS:
             drawn.add(
@@ -123,7 +123,7 @@ def pictures_of_many(
                 number=number,
                 columns=columns,
                 target=target,
-                ax=list(figure.subplots(-(-number // 3), min(3, number), squeeze=False).ravel()[:number]),
+                ax=[figure.add_subplot(-(-number // 3), min(3, number), i + 1) for i in range(number)],
             ),
             size=(9.0, 2.4 * -(-number // 3)),
         )
