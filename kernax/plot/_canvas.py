@@ -4,6 +4,7 @@ from statistics import NormalDist
 from typing import Any
 
 import jax
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
@@ -33,6 +34,11 @@ def canvas(ax: Any) -> Axes:
     if not isinstance(ax, Axes):
         raise TypeError(f"ax must be one matplotlib Axes, got {type(ax).__name__}.")
     return ax
+
+
+def ink() -> str:
+    """The colour of text: black, or what a dark style sheet makes of it."""
+    return mpl.rcParams["text.color"]
 
 
 def drawn_rows(n: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernax.data._many import windows
 from kernax.fitting import Fits, condition_many, predict_many, score_many
-from kernax.plot._canvas import BLUE, GREY, Axes, by_output, check_level, dots, drawn_rows, panels
+from kernax.plot._canvas import BLUE, GREY, Axes, by_output, check_level, dots, drawn_rows, ink, panels
 from kernax.plot._left_out import left_out
 from kernax.plot._units import plain, quantity
 from kernax.selection import loo_mse
@@ -83,7 +83,7 @@ def fits(
         _draw_left_out(axes, many[order], own, solver, y)
     for panel, i, value in zip(axes, order, values[order], strict=True):
         score = f"R² {1 - value:.2f}" if scores is None else f"{value:.3g}"
-        ended = many.result_names[i].replace("_", " ") if many.failed[i] else ""
+        ended = str(many.result_names[i]).replace("_", " ") if many.failed[i] else ""
         words = [plain(str(many.keys[i])), score if np.isfinite(value) else "", ended]
         panel.set_title(" · ".join(word for word in words if word), fontsize="small")
     return axes
@@ -91,7 +91,8 @@ def fits(
 
 def _values(many: Fits, datasets: Any, scores: Any, solver: Any) -> np.ndarray:
     if scores is None or callable(scores):
-        return np.asarray(score_many(many, datasets, scores or unexplained, solver=solver), np.float64)
+        quantity_of: Any = unexplained if scores is None else scores
+        return np.asarray(score_many(many, datasets, quantity_of, solver=solver), np.float64)
     values = np.asarray(scores, np.float64)
     if values.shape != (len(many),):
         raise ValueError(f"scores has shape {values.shape}, and there are {len(many)} fits: give one number for each.")
@@ -102,7 +103,7 @@ def _draw_posteriors(axes: list[Axes], many: Fits, own: list[Any], solver: Any, 
     places = []
     for inputs, _, mask in own:
         known = inputs[mask, 0] if mask.any() else np.zeros(1)
-        places.append(np.linspace(known.min(), known.max(), 200).astype(inputs.dtype))
+        places.append(np.linspace(known.min(), known.max(), 120).astype(inputs.dtype))
     answers = predict_many(many, own, [line[:, None] for line in places], noisy=True, solver=solver)
     for panel, line, answer, (inputs, targets, mask) in zip(axes, places, answers, own, strict=True):
         at, middle = x.placed(panel.xaxis, line), y.restored(by_output(answer.mean)[:, 0])
@@ -111,7 +112,7 @@ def _draw_posteriors(axes: list[Axes], many: Fits, own: list[Any], solver: Any, 
         rows = rows[drawn_rows(len(rows))] if len(rows) else rows
         panel.fill_between(at, middle - width, middle + width, color=BLUE, alpha=0.2, linewidth=0)
         known = x.placed(panel.xaxis, inputs[rows, 0])
-        panel.plot(known, y.restored(by_output(targets)[rows, 0]), **dots(len(rows), "black"))
+        panel.plot(known, y.restored(by_output(targets)[rows, 0]), **dots(len(rows), ink()))
         panel.plot(at, middle, color=BLUE, linewidth=1.3)
     for panel in axes:
         panel.set(xlabel=x.label, ylabel=y.label)

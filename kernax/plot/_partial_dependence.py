@@ -15,6 +15,7 @@ from kernax.plot._canvas import (
     check_level,
     dots,
     drawn_rows,
+    ink,
     legend_above,
     some_of,
 )
@@ -97,7 +98,7 @@ def partial_dependence(
     if values is not None:
         # Dots of a category are spread, so that they can be seen.
         aside = 0.0 if own_column.levels is None else np.random.default_rng(0).uniform(-0.1, 0.1, len(own))
-        style = dots(len(some), "black", "o") | {"zorder": 1, "alpha": 0.6}
+        style = dots(len(some), ink(), "o") | {"zorder": 1, "alpha": 0.6}
         label = f"{'data' if alone else 'curve + residual'}{some_of(len(some), len(inputs.rows))}"
         ax.plot(own_column.placed(ax.xaxis, own + aside), values, label=label, **style)
     label = "mean" if alone else f"mean, others {'usual' if others == 'median' else 'averaged'}"

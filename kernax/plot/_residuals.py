@@ -82,7 +82,7 @@ def _draw_bars(ax: Axes, held: LeftOut, is_mean: bool, y: Any) -> None:
     some = drawn_rows(n)
     for j in range(outputs):
         places = means[:, j] if is_mean else held.rows
-        label = f"±2 standard deviations{some_of(len(some), n)}" if j == 0 else None
+        label = f"±2 standard deviations{some_of(len(some), n)}" if j == 0 else ""
         ax.vlines(places[some], -reach[some], reach[some], color=GREY, alpha=0.3, linewidth=2, label=label)
     ax.axhline(0.0, color=GREY, linewidth=0.8)
     for j in range(outputs):
@@ -120,11 +120,11 @@ def _draw_normal(ax: Axes, held: LeftOut) -> None:
 
 def _draw_lag(ax: Axes, c: Conditioned, held: LeftOut, lags: int | None) -> None:
     n, outputs = held.scores.shape
-    lags = min(max(n // 4, 1), 40) if lags is None else min(lags, n - 1)
+    largest = min(max(n // 4, 1), 40) if lags is None else min(lags, n - 1)
     order = _in_order(c, held)
-    expected = _expected_correlations(c, held, order, min(4 * lags, n - 1))
-    half = 1.96 * _standard_errors(expected, lags, n)
-    at, middle = np.arange(1, lags + 1), expected[1 : lags + 1]
+    expected = _expected_correlations(c, held, order, min(4 * largest, n - 1))
+    half = 1.96 * _standard_errors(expected, largest, n)
+    at, middle = np.arange(1, largest + 1), expected[1 : largest + 1]
     scores = held.scores[order]
     scores = np.where(np.isfinite(scores), scores, 0.0)
     ax.fill_between(at, middle - half, middle + half, color=GREY, alpha=0.2, linewidth=0, label="what chance explains")

@@ -12,7 +12,7 @@ from kernax.fitting import Fit
 from kernax.kernels import AbstractStationary, FeatureMap, Select, Warp
 from kernax.model import Conditioned, condition
 from kernax.parameters import log_prior, owner_and_field, parameter_name, parameters, ravel
-from kernax.plot._canvas import COLOURS, GREY, Axes, canvas, check_drawable, check_level
+from kernax.plot._canvas import COLOURS, GREY, Axes, canvas, check_drawable, check_level, ink
 from kernax.plot._replaced import all_but, replaced
 from kernax.plot._units import Inputs, plain
 from kernax.selection import log_marginal_likelihood
@@ -68,9 +68,9 @@ def sensitivity(of: Any, *, level: float | None = 0.95, columns: Any = None, ax:
         ax.barh(places, values, height=0.9 * thickness, color=COLOURS[j % len(COLOURS)], alpha=0.75, label=group.label)
         known = np.isfinite(low) & np.isfinite(high)
         if known.any():
-            ax.hlines(places[known], low[known], high[known], color="black", linewidth=1.2)
+            ax.hlines(places[known], low[known], high[known], color=ink(), linewidth=1.2)
             for ends in (low, high):
-                ax.plot(ends[known], places[known], "|", color="black", markersize=6)
+                ax.plot(ends[known], places[known], "|", color=ink(), markersize=6)
     ax.axvline(0.0, color=GREY, linewidth=0.8)
     ax.set_yticks(np.arange(len(order)), [names[i] for i in order])
     ax.invert_yaxis()
@@ -165,9 +165,9 @@ def _standard_errors(c: Conditioned, places: list[int], inverse: list[Any], step
     others, _ = ravel(c.model, trainable=all_but(c.model, places))
     vector = np.concatenate([*inverse, np.asarray(others, np.float64)])
     is_double = c.data.dtype == jnp.float64
-    steps = np.concatenate([*steps, np.full(len(others), 1e-3)]) * (1.0 if is_double else 30.0)
+    every = np.concatenate([*steps, np.full(len(others), 1e-3)]) * (1.0 if is_double else 30.0)
     slopes = []
-    for i, step in enumerate(steps):
+    for i, step in enumerate(every):
         moved = [vector + sign * step * (np.arange(len(vector)) == i) for sign in (1.0, -1.0)]
         up, down = (_slope(c.model, c.data, c.solver, tuple(places), jnp.asarray(v, c.data.dtype)) for v in moved)
         slopes.append((np.asarray(up, np.float64) - np.asarray(down, np.float64)) / (2 * step))

@@ -10,12 +10,14 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 10,
+    # Black becomes the colour of the page's text, whatever style sheet is in use.
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), "black"),
 }
 _FAMILY = re.compile(r"'DejaVu Sans'[^\";]*sans-serif")
 _NUMBERS = re.compile(r'\s(?:d|x|y|transform)="[^"]*"')
