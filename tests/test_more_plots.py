@@ -3,6 +3,7 @@
 import re
 import warnings
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.dom import minidom
 
 import jax
@@ -191,6 +192,13 @@ def test_sensitivity_draws_any_table_of_indices():
             return {"name": ["x"], "index": [0.4]}
 
     assert plot.sensitivity(Indices()).patches[0].get_width() == 0.4
+    ends = SimpleNamespace(lower=jnp.array([0.1, 0.3]), upper=jnp.array([0.3, 0.5]))
+    first, total = jnp.array([0.2, 0.4]), jnp.array([0.5, 0.6])
+    sobol = SimpleNamespace(columns=("a", "b"), first=first, first_interval=ends, total=total, total_interval=None)
+    ax = plot.sensitivity(sobol)
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], [0.4, 0.2, 0.6, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(np.array(ax.collections[0].get_segments())[:, :, 0], [[0.3, 0.5], [0.1, 0.3]], rtol=1e-6)
+    assert texts(ax) == "first-order | total"
     with pytest.raises(ValueError, match="one column of names"):
         plot.sensitivity({"first": [0.1]})
     with pytest.raises(TypeError, match="a dict of columns"):

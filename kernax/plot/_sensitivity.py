@@ -12,7 +12,7 @@ from kernax.fitting import Fit
 from kernax.kernels import AbstractStationary, FeatureMap, Select, Warp
 from kernax.model import Conditioned, condition
 from kernax.parameters import log_prior, owner_and_field, parameter_name, parameters, ravel
-from kernax.plot._canvas import COLOURS, GREY, Axes, canvas, check_drawable, check_level, ink
+from kernax.plot._canvas import COLOURS, GREY, Axes, by_output, canvas, check_drawable, check_level, ink, output_name
 from kernax.plot._replaced import all_but, replaced
 from kernax.plot._units import Inputs, plain
 from kernax.selection import log_marginal_likelihood
@@ -36,20 +36,20 @@ def sensitivity(of: Any, *, level: float | None = 0.95, columns: Any = None, ax:
     lengthscale: columns with a short bar hardly change the function over the data. For a `Fit` the intervals come from the
     curvature of the log posterior at the fit (Laplace's approximation): two gradients for each parameter.
 
-    A table of indices is drawn as it is: a dict of columns, or an object whose method `table()` returns one. Its column of
-    text names the bars. Every other column is a group of bars, such as `first` and `total`; `first_lower` and `first_upper`
-    are the ends of the intervals of `first`.
+    Sobol indices, from `kx.sensitivity`, are drawn with their intervals, and so is any table of indices: a dict of columns,
+    or an object whose method `table()` returns one. Its column of text names the bars. Every other column is a group of
+    bars, such as `first` and `total`; `first_lower` and `first_upper` are the ends of the intervals of `first`.
 
     **Arguments:**
 
-    - `of`: a `Fit` or a `Conditioned` with inputs of shape `(n, d)`, or a table of indices.
+    - `of`: a `Fit` or a `Conditioned` with inputs of shape `(n, d)`, Sobol indices, or a table of indices.
     - `level`: the probability of the intervals of a `Fit`; `None` for bars alone.
     - `columns`: what the columns of x are called, one name (or `kx.tables.Column`) each.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**
 
-    The axes. Of more than 30 columns the first 30 are drawn.
+    The axes. Of more than 30 columns the 30 most important are drawn.
     """
     if level is not None:
         check_level(level)
@@ -81,7 +81,7 @@ def sensitivity(of: Any, *, level: float | None = 0.95, columns: Any = None, ax:
 
 
 def _of_table(of: Any) -> tuple[list[str], list[Bars]]:
-    table = of.table() if callable(getattr(of, "table", None)) else of
+    table = _as_table(of)
     if not isinstance(table, Mapping):
         raise TypeError(
             "sensitivity needs a Fit, a Conditioned, a dict of columns or an object whose method table() returns one, got "
@@ -103,6 +103,26 @@ def _of_table(of: Any) -> tuple[list[str], list[Bars]]:
     if not bars or any(part.shape != (len(names),) for group in bars for part in group[1:]):
         raise ValueError(f"a table of indices needs columns of {len(names)} numbers, one for each name.")
     return names, bars
+
+
+def _as_table(of: Any) -> Any:
+    """A dict of columns, of what has one or is a set of indices; anything else as it is."""
+    if callable(getattr(of, "table", None)):
+        return of.table()
+    if not hasattr(of, "columns") or not hasattr(of, "first"):
+        return of
+    table: dict[str, Any] = {"column": list(map(str, of.columns))}
+    for field, word in (("first", "first-order"), ("total", "total")):
+        interval = getattr(of, f"{field}_interval", None)
+        values = by_output(getattr(of, field))
+        for j in range(values.shape[1]):
+            name = f"{word}{output_name(j, values.shape[1])}"
+            table[name] = values[:, j]
+            if interval is not None:
+                table[f"{name}_lower"], table[f"{name}_upper"] = (
+                    by_output(end)[:, j] for end in (interval.lower, interval.upper)
+                )
+    return table
 
 
 def _of_lengthscales(of: Any, level: float | None, columns: Any) -> tuple[list[str], list[Bars]]:
