@@ -8,6 +8,7 @@ import numpy as np
 
 from kernax.cli._fit import column_rows
 from kernax.fitting._fits import NUM_FACTS
+from kernax.plot._units import Inputs
 from kernax.reports import Report, Table
 from kernax.reports._pictures import pictures_of_many
 from kernax.tables import ManyTableFits, TableFit
@@ -16,7 +17,8 @@ from kernax.tables import ManyTableFits, TableFit
 def page(fitted: TableFit | ManyTableFits, name: str) -> str:
     """The page, as text. All words that come from the table are escaped."""
     report = _of_one(fitted) if isinstance(fitted, TableFit) else _of_many(fitted)
-    x, y = (fitted.data.x, fitted.data.y) if isinstance(fitted, TableFit) else (fitted.x, fitted.y)
+    x = Inputs(fitted, fitted.columns).values if isinstance(fitted, TableFit) else fitted.x
+    y = fitted.data.y if isinstance(fitted, TableFit) else fitted.y
     about = f"{name}: {len(y)} rows of {fitted.source}; kernel {fitted.kernel}, chosen by {fitted.selected_by}."
     columns = _columns(fitted, np.asarray(x, np.float64), np.asarray(y, np.float64))
     advice = (*report.advice, *fitted.notes)
@@ -49,6 +51,7 @@ def _columns(fitted: Any, x: np.ndarray, y: np.ndarray) -> Table:
     rows = column_rows(fitted)
     for row, column, values in zip(rows, (*fitted.columns, fitted.target), (*x.T, y), strict=True):
         quarters = column.restored(np.quantile(values, (0.25, 0.5, 0.75)))
-        row |= dict(zip(("25 %", "50 %", "75 %"), map(column.shown, quarters), strict=True))
+        is_category = getattr(column, "is_category", False)
+        row |= dict(zip(("25 %", "50 %", "75 %"), ["–"] * 3 if is_category else map(column.shown, quarters), strict=True))
     names = ("column", "role", "read as", "mean", "sd", "from", "25 %", "50 %", "75 %", "to")
     return Table("Columns", {name: [row[name] for row in rows] for name in names})
