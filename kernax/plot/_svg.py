@@ -20,6 +20,8 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), "black"),
 }
 _FAMILY = re.compile(r"'DejaVu Sans'[^\";]*sans-serif")
+_ALIKE = re.compile(r"<g(?P<own>[^>]*)>(?P<parts>(?:<(?:use|path) [^>]*/>){2,})</g>")
+_LOOKS = re.compile(r'( clip-path="[^"]*")?( style="[^"]*")/>')
 _NUMBERS = re.compile(r'\s(?:d|x|y|transform)="[^"]*"')
 _UNUSED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
@@ -51,6 +53,7 @@ def inline_svg(draw: Callable[[Figure], Any], name: str, label: str, size: tuple
     text = text.replace("xlink:href=", "href=").replace("stroke: #000000", "stroke: currentColor")
     text = _FAMILY.sub("sans-serif", text)
     text = _NUMBERS.sub(lambda found: _shorter(found[0]), text)
+    text = _ALIKE.sub(_with_common_style, re.sub(r">\s+<", "><", text))
     used = set(re.findall(r'(?:href="#|url\(#)([\w.-]+)', text))
     text = re.sub(r' id="([\w.-]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
     text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
@@ -58,6 +61,15 @@ def inline_svg(draw: Callable[[Figure], Any], name: str, label: str, size: tuple
     opening = re.search(r'viewBox="[^"]*"', text)
     assert opening is not None
     return f"{start} {opening[0]}>{text[text.index('>') + 1 :]}"
+
+
+def _with_common_style(group: re.Match) -> str:
+    """A group whose parts all look alike, such as the dots of a picture, says so once."""
+    looks = set(_LOOKS.findall(group["parts"]))
+    if len(looks) != 1 or "style=" in group["own"] or group["parts"].count("style=") != group["parts"].count("/>"):
+        return group[0]
+    clip, style = looks.pop()
+    return f"<g{group['own']}{clip}{style}>{_LOOKS.sub('/>', group['parts'])}</g>"
 
 
 def _shorter(attribute: str) -> str:
