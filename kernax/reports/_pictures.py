@@ -70,7 +70,8 @@ def pictures_of_model(
                     lambda figure: plot.residuals(c, against="lag", ax=figure.add_subplot()),
                 )
         if len(names) > 1 and len(arrays_of(c.data.x)) == 1 and _has_own_lengthscales(c):
-            of, level = (fit, 0.95) if fit is not None and fit.data is c.data and c.data.n <= _MOST_ROWS else (c, None)
+            has_intervals = fit is not None and fit.data is not None and c.data.n <= _MOST_ROWS
+            of, level = (fit, 0.95) if has_intervals else (c, None)
             drawn.add(
                 "Sensitivity",
                 "Columns with a short bar hardly change the function over the data.",

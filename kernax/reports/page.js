@@ -5,10 +5,9 @@ for (const box of document.querySelectorAll(".searched")) {
   search.placeholder = "search " + rows.length + " rows";
   search.setAttribute("aria-label", "search the table");
   search.addEventListener("input", () => {
-    const words = search.value.toLowerCase().split(/\s+/);
+    const wanted = search.value.trim().toLowerCase();
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
+      row.hidden = ![...row.cells].some((cell) => cell.textContent.toLowerCase().includes(wanted));
     }
   });
   box.before(search);
