@@ -175,8 +175,8 @@ def test_all_choices_side_by_side(table):
 
 
 @pytest.mark.parametrize("against", ["mean", "index"])
-def test_loo_residuals_with_their_bars_and_the_outliers_ringed(c, ax, against):
-    assert plot.loo_residuals(c, against=against, ax=ax) is ax
+def test_residuals_with_their_bars_and_the_outliers_ringed(c, ax, against):
+    assert plot.residuals(c, against=against, ax=ax) is ax
     residuals = np.asarray(kx.loo_residuals(c))[ROWS]
     places = np.asarray(kx.loo_mean(c))[ROWS] if against == "mean" else np.flatnonzero(ROWS)
     reach = 2 * np.sqrt(np.asarray(kx.loo_variance(c, noisy=True))[ROWS])
@@ -189,8 +189,8 @@ def test_loo_residuals_with_their_bars_and_the_outliers_ringed(c, ax, against):
     assert f"{outside.sum()} of 20 outside" in legend_texts(ax)
 
 
-def test_loo_residuals_of_every_output(two_outputs, ax):
-    plot.loo_residuals(two_outputs, ax=ax)
+def test_residuals_of_every_output(two_outputs, ax):
+    plot.residuals(two_outputs, ax=ax)
     for j in range(2):
         assert line_through(ax, kx.loo_mean(two_outputs)[ROWS, j], kx.loo_residuals(two_outputs)[ROWS, j])
     assert "output 1" in legend_texts(ax)
@@ -271,7 +271,7 @@ def test_gram_takes_a_cross_gram_matrix(model, data, ax):
 
 
 def test_without_axes_a_new_figure_is_made(c):
-    for draw in (plot.posterior, plot.loo_residuals, plot.gram, lambda c: plot.l_curve(kx.l_curve(c, RIDGES))):
+    for draw in (plot.posterior, plot.residuals, plot.gram, lambda c: plot.l_curve(kx.l_curve(c, RIDGES))):
         before = plt.get_fignums()
         ax = draw(c)
         assert len(plt.get_fignums()) == len(before) + 1
@@ -279,14 +279,14 @@ def test_without_axes_a_new_figure_is_made(c):
 
 
 def test_wrong_things_are_refused_by_name(c, model, data, table):
-    for draw in (plot.l_curve, plot.ridge_choice, plot.ridge_choices, plot.loo_residuals, plot.posterior):
+    for draw in (plot.l_curve, plot.ridge_choice, plot.ridge_choices, plot.residuals, plot.posterior):
         with pytest.raises(TypeError):
             draw(model)
-    for draw, of in ((plot.loo_residuals, c), (plot.posterior, c), (plot.gram, c), (plot.ridge_choice, table["loo"])):
+    for draw, of in ((plot.residuals, c), (plot.posterior, c), (plot.gram, c), (plot.ridge_choice, table["loo"])):
         with pytest.raises(TypeError, match="one matplotlib Axes"):
             draw(of, ax=[1, 2])
     with pytest.raises(ValueError, match="against"):
-        plot.loo_residuals(c, against="time")
+        plot.residuals(c, against="time")
     with pytest.raises(ValueError, match="level"):
         plot.posterior(c, level=95)
     with pytest.raises(ValueError, match=r"jax\.random\.key"):
@@ -310,7 +310,7 @@ def test_several_input_columns_are_refused(model):
 
 def test_what_failed_is_not_drawn(model, data):
     failed = kx.condition(model, kx.Data(data.x, data.y, mask=np.zeros(24, bool)), throw=False)
-    for draw in (plot.posterior, plot.loo_residuals, plot.gram):
+    for draw in (plot.posterior, plot.residuals, plot.gram):
         with pytest.raises(ValueError, match="empty"):
             draw(failed)
 
@@ -325,7 +325,7 @@ def test_batches_are_refused(model, data):
         return kx.select_ridge(conditioned(noise).model, data, "gcv", ridges=RIDGES)
 
     batch = jax.vmap(conditioned)(noises)
-    for draw in (plot.posterior, plot.loo_residuals, plot.gram):
+    for draw in (plot.posterior, plot.residuals, plot.gram):
         with pytest.raises(ValueError, match=r"batch of shape \(2,\)"):
             draw(batch)
     with pytest.raises(ValueError, match=r"batch of shape \(2,\)"):
@@ -381,7 +381,7 @@ def test_of_many_rows_some_are_drawn_and_all_are_counted(c, ax, monkeypatch):
     assert len(dots.get_xdata()) == 7
     assert dots.get_label() == "data (7 of 20 rows)"
     ax.clear()
-    plot.loo_residuals(c, ax=ax)
+    plot.residuals(c, ax=ax)
     assert len(ax.get_lines()[1].get_xdata()) == len(ax.collections[0].get_segments()) == 7
     assert "of 20 outside" in ax.get_lines()[1].get_label()
 

@@ -23,7 +23,7 @@ from kernax.fitting._identity import content_of, of_data, of_settings, of_start
 from kernax.fitting._lanes import run_traced, stacked
 from kernax.fitting._loop import LoopState, outcome
 from kernax.fitting._problem import AbstractProblem, Objective, Problem
-from kernax.fitting._rounds import best_lane, run_rounds, values_of
+from kernax.fitting._rounds import best_lane, joined, run_rounds, values_of
 from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
 from kernax.fitting._stochastic import Stochastic
@@ -152,7 +152,9 @@ def fit(
     )
     answer = with_own_history(best_of(lanes, problem, rules))
     last = dataclasses.replace(best_lane(lanes), history=jax.device_put(np.zeros(0, data.dtype)))
-    answer = dataclasses.replace(answer, data=data, solver=solver, state=last)
+    firsts = earlier[0] if earlier else lanes
+    ends = tuple(joined(state.best.free, held) for state in firsts) if len(firsts) > 1 else ()
+    answer = dataclasses.replace(answer, data=data, solver=solver, state=last, start_models=ends)
     if earlier:
         answer = _with_rounds(answer, earlier)
     if throw:

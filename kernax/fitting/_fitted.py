@@ -36,6 +36,8 @@ class Fit(eqx.Module, Generic[M]):
     """What it was fitted with, likewise."""
     num_refreshes: int = eqx.field(static=True, default=0)
     """How often neighbours or inducing rows were chosen anew; 0 for solvers that choose none."""
+    start_models: tuple[M, ...] = eqx.field(default=(), repr=False, metadata={"saved": False})
+    """The model at which each start ended, if there were restarts; likewise. They are not saved in files."""
     state: Any = eqx.field(default=None, repr=False, metadata={"saved": False})
     """Where the optimiser stands, from where `kx.fit(fit, data)` goes on; likewise. It is not saved in files."""
 

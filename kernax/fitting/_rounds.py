@@ -68,7 +68,7 @@ def run_rounds(
         gradient_tolerance=math.inf,
     )
     # Only choices look at the model, and joining it is a program.
-    model, done = _join(frees[0], held) if has_choices(solver) else held, []
+    model, done = joined(frees[0], held) if has_choices(solver) else held, []
 
     def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
@@ -81,11 +81,11 @@ def run_rounds(
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
             return lanes, problem, done
         done.append(lanes)
-        frees, model = [before.best.free], _join(before.best.free, held)
+        frees, model = [before.best.free], joined(before.best.free, held)
     return *run(rules, None), done
 
 
-_join = compiled(join)  # one program instead of several for each parameter
+joined = compiled(join)  # one program instead of several for each parameter
 
 
 def best_lane(lanes: list[LoopState]) -> LoopState:

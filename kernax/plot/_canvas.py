@@ -1,15 +1,18 @@
 """What all pictures share: the Axes they are drawn into, colours, and the refusal of what cannot be drawn."""
 
+from statistics import NormalDist
 from typing import Any
 
 import jax
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from kernax._arrays import is_concrete
 from kernax.data import refuse_gaps
-from kernax.model import Conditioned, check_conditioned
+from kernax.fitting import Fit
+from kernax.model import Conditioned, check_conditioned, condition
 from kernax.solvers import result_name
 
 # Okabe and Ito's colours, told apart by colour-blind readers; in print, the markers and the styles of lines tell them apart.
@@ -31,6 +34,11 @@ def canvas(ax: Any) -> Axes:
     if not isinstance(ax, Axes):
         raise TypeError(f"ax must be one matplotlib Axes, got {type(ax).__name__}.")
     return ax
+
+
+def ink() -> str:
+    """The colour of text: black, or what a dark style sheet makes of it."""
+    return mpl.rcParams["text.color"]
 
 
 def drawn_rows(n: int) -> np.ndarray:
@@ -58,8 +66,35 @@ def check_single(of: Any, one: Any) -> None:
         )
 
 
+def panels(ax: Any, number: int, what: str, shape: tuple[int, int], size: tuple[float, float], **options: Any) -> list[Axes]:
+    """The axes of a picture with several panels: those given, or those of a new figure.
+
+    `shape` is the rows and columns of panels, and `size` the inches of one panel.
+    """
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        inches = (size[0] * shape[1], size[1] * shape[0])
+        made = plt.subplots(*shape, figsize=inches, layout="constrained", squeeze=False, **options)[1].ravel()
+        for spare in made[number:]:
+            spare.remove()
+        return list(made[:number])
+    given = list(np.ravel(np.asarray(ax, dtype=object)))
+    if not all(isinstance(one, Axes) for one in given):
+        raise TypeError("ax must be a list of matplotlib Axes.")
+    if len(given) != number:
+        raise ValueError(f"{what}: give as many axes, or none.")
+    return given
+
+
 def check_drawable(c: Any) -> Conditioned:
-    """Refuse what has not seen data, is traced, is a batch, or holds no numbers."""
+    """The `Conditioned` to draw, also that of a `Fit`. Raises if it is traced, a batch, or holds no numbers."""
+    if isinstance(c, Fit):
+        check_finished(c)
+        check_single(c, c.value)
+        if c.data is None:
+            raise ValueError("this Fit does not hold its data: draw kx.condition(fit.model, data).")
+        c = condition(c.model, c.data, c.solver, throw=False)
     check_conditioned(c)
     check_finished(c)
     check_single(c, c.jitter)
@@ -67,6 +102,18 @@ def check_drawable(c: Any) -> Conditioned:
     if not bool(c.ok):
         raise ValueError(f"there is nothing to draw: conditioning ended as {result_name(c.result)}.")
     return c
+
+
+def check_level(level: float) -> float:
+    """How many standard deviations to each side hold this probability. Raises if it is none."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}.")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def key_or_default(key: Any) -> Any:
+    """The random key given, or the one that makes the same picture each time."""
+    return jax.random.key(0) if key is None else key
 
 
 def by_output(values: Any) -> np.ndarray:
@@ -101,3 +148,9 @@ def legend_above(ax: Axes, rows: int) -> None:
 def say(ax: Axes, text: str) -> None:
     """A line of the legend that stands for no mark in the picture."""
     ax.plot([], [], color=VERMILION, marker="x", linestyle="none", label=text)
+
+
+def dots(n: int, colour: str, marker: str = "o") -> dict[str, Any]:
+    """How so many dots are drawn."""
+    size, alpha = (3.5, 0.9) if n <= 300 else (2.5, 0.6) if n <= 1500 else (1.6, 0.4)
+    return {"linestyle": "none", "marker": marker, "markersize": size, "alpha": alpha, "color": colour, "markeredgewidth": 0}

@@ -15,6 +15,7 @@ from kernax.plot._canvas import (
     canvas,
     check_drawable,
     drawn_rows,
+    ink,
     legend_above,
     output_name,
     some_of,
@@ -66,8 +67,8 @@ def posterior(
             line = draws[i].reshape(means.shape)[:, j]
             ax.plot(places, line, color=colour, linewidth=0.6, alpha=0.7, label="samples" if once and i == 0 else None)
         ax.plot(places, means[:, j], color=colour, linestyle=LINES[j % len(LINES)], linewidth=1.5, label=f"mean{name}")
-        dots = {"marker": MARKERS[j % len(MARKERS)], "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.6}
-        fill = colour if outputs > 1 else "black"
+        dots = {"marker": MARKERS[j % len(MARKERS)], "markersize": 3.5, "markeredgecolor": ink(), "markeredgewidth": 0.6}
+        fill = colour if outputs > 1 else ink()
         ax.plot(known, targets[:, j], linestyle="none", color=fill, label=f"data{name}{seen}", **dots)
     ax.set(xlabel="x", ylabel="y")
     legend_above(ax, 2 if outputs == 1 else 1 + outputs)
@@ -90,12 +91,12 @@ def _places(c: Conditioned, x: Any) -> np.ndarray:
     return places_across(known, x, c.data.dtype)
 
 
-def places_across(known: np.ndarray, x: Any, dtype: Any) -> np.ndarray:
-    """Where to draw, in order: the places x, or 400 across known ones and a tenth of their width beyond."""
+def places_across(known: np.ndarray, x: Any, dtype: Any, num: int = 400) -> np.ndarray:
+    """Where to draw, in order: the places x, or `num` across known ones and a tenth of their width beyond."""
     if x is None:
         low, high = known.min(), known.max()
         beyond = 0.1 * (high - low) or 1.0
-        return np.linspace(low - beyond, high + beyond, 400).astype(dtype)
+        return np.linspace(low - beyond, high + beyond, num).astype(dtype)
     places = np.asarray(x)
     if places.ndim == 2 and places.shape[1] == 1:
         places = places[:, 0]

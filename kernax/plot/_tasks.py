@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from kernax.plot._canvas import COLOURS, Axes, check_drawable, drawn_rows, legend_above, some_of
+from kernax.plot._canvas import COLOURS, Axes, check_drawable, drawn_rows, ink, legend_above, some_of
 from kernax.plot._posterior import places_across
 from kernax.posterior import predict_tasks
 from kernax.posterior._tasks import tasks_of
@@ -62,7 +62,7 @@ def tasks(
         rows = own[drawn_rows(len(own))]
         panel.fill_between(places, middle - width, middle + width, color=colour, alpha=0.22, linewidth=0, label=band)
         panel.plot(places, middle, color=colour, linewidth=1.5, label="mean")
-        dots = {"marker": "o", "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.6}
+        dots = {"marker": "o", "markersize": 3.5, "markeredgecolor": ink(), "markeredgewidth": 0.6}
         seen = f"data{some_of(len(rows), len(own))}"
         panel.plot(inputs[rows], targets[rows], linestyle="none", color=colour, label=seen, **dots)
         panel.set(ylabel=names[j])

@@ -2,6 +2,7 @@
 
 from kernax.reports._condition import condition_estimate
 from kernax.reports._describe import report
+from kernax.reports._page import Picture, Table
 from kernax.reports._report import Entry, Parameter, Report
 
-__all__ = ["Entry", "Parameter", "Report", "condition_estimate", "report"]
+__all__ = ["Entry", "Parameter", "Picture", "Report", "Table", "condition_estimate", "report"]

@@ -1,5 +1,6 @@
 """Reports of everything that has seen data."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,9 @@ from kernax.model import AbstractModel, Conditioned, condition
 from kernax.posterior import components
 from kernax.reports import _advice
 from kernax.reports._condition import condition_estimate
+from kernax.reports._page import Table
 from kernax.reports._parameters import Names, described_parameters, names_of
+from kernax.reports._pictures import pictures_of_many, pictures_of_model
 from kernax.reports._report import Entry, Report
 from kernax.reports._scores import scores
 from kernax.rows import take
@@ -58,16 +61,28 @@ def report(
     if isinstance(of, Fit):
         data = of.data if data is None else data
         c = None if data is None else condition(of.model, data, of.solver, throw=False)
-        return report_of_fit(of, c, names_of(data, columns, target, scales))
+        called = _called(columns, target, scales)
+        return report_of_fit(of, c, names_of(data, columns, target, scales), *called)
     if isinstance(of, Conditioned | AbstractExpansion):
-        return _of_conditioned(of, names_of(of.data, columns, target, scales))
+        return _of_conditioned(of, names_of(of.data, columns, target, scales), *_called(columns, target, scales))
     if hasattr(of, "report"):  # a model of a table knows its own names and units
         return of.report()
     raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
 
 
-def report_of_fit(fit: Fit[Any], c: Any, names: Names) -> Report:
-    """A fit, and what its model says of its data; `c` is the model conditioned on them, `None` without data."""
+def _called(columns: Sequence[str] | None, target: str | None, scales: Any) -> tuple[Any, Any]:
+    """What pictures call columns and target: they are drawn in the numbers of the model."""
+    if scales is None:
+        return columns, target
+    names = None if columns is None else [f"{name} (standardised)" for name in columns]
+    return names, f"{target or 'y'} (standardised)"
+
+
+def report_of_fit(fit: Fit[Any], c: Any, names: Names, columns: Any = None, target: Any = None) -> Report:
+    """A fit, and what its model says of its data; `c` is the model conditioned on them, `None` without data.
+
+    `columns` and `target` are what pictures call them: names, or `kx.tables.Column`.
+    """
     starts = np.asarray(fit.start_values)
     scaled = " (of standardised numbers)" if names.are_scaled else ""
     entries = [
@@ -88,14 +103,18 @@ def report_of_fit(fit: Fit[Any], c: Any, names: Names) -> Report:
         entries, advice = entries + found, advice + more
     else:
         entries.append(Entry("jitter", f"{float(fit.jitter):.3g}", float(fit.jitter)))
-    return Report(f"{_kind(fit.model)}, fitted", tuple(entries), tuple(parameters), tuple(dict.fromkeys(advice)))
+    draw = functools.partial(pictures_of_model, c, columns, target, fit=fit)
+    title, sentences = f"{_kind(fit.model)}, fitted", tuple(dict.fromkeys(advice))
+    return Report(title, tuple(entries), tuple(parameters), sentences, draw=draw)
 
 
-def _of_conditioned(c: Any, names: Names) -> Report:
+def _of_conditioned(c: Any, names: Names, columns: Any, target: Any) -> Report:
     found, advice = _seen(c, names) if bool(_has_numbers(c)) else ([], [])
     shown = described_parameters(c.model, names, False)
     advice = [*_on_result(c.result), *advice]
-    return Report(f"{_kind(c.model)}, conditioned on data", (_result(c.result), *found), tuple(shown), tuple(advice))
+    draw = functools.partial(pictures_of_model, c, columns, target)
+    title, entries = f"{_kind(c.model)}, conditioned on data", (_result(c.result), *found)
+    return Report(title, entries, tuple(shown), tuple(advice), draw=draw)
 
 
 def _seen(c: Any, names: Names) -> tuple[list[Entry], list[str]]:
@@ -197,7 +216,10 @@ def report_of_fits(fits: Fits, table: dict[str, np.ndarray]) -> Report:
     ]
     if usable.any():
         entries += [_quartiles(name, table[name][usable]) for name in list(table)[NUM_FACTS:]]
-    return Report("many fits", tuple(entries), advice=tuple(_advice.on_fits(fits, table)))
+    spreads = {name: values[usable] for name, values in list(table.items())[NUM_FACTS:]}
+    every = Table("All fits", table, can_be_searched=True)
+    draw = functools.partial(pictures_of_many, spreads)
+    return Report("many fits", tuple(entries), advice=tuple(_advice.on_fits(fits, table)), tables=(every,), draw=draw)
 
 
 def _result(result: Any) -> Entry:

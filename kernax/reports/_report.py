@@ -3,7 +3,10 @@
 import dataclasses
 import html
 import math
+from collections.abc import Callable
 from typing import Any
+
+from kernax.reports._page import Picture, Table, page
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Report:
     parameters: tuple[Parameter, ...] = ()
     advice: tuple[str, ...] = ()
     """What looks wrong, and what to do about it: plain sentences."""
+    about: str = ""
+    """A line below the title of the page."""
+    tables: tuple[Table, ...] = ()
+    """Tables of the page, such as one with a row for each of many fits."""
+    draw: Callable[[], list[Picture]] | None = dataclasses.field(default=None, compare=False)
+    """Draws the pictures of the page."""
 
     def __str__(self):
         lines = [(entry.name, entry.text) for entry in self.entries]
@@ -68,6 +77,23 @@ class Report:
             + (f'<p style="margin-bottom:0"><b>advice</b></p><ul class="kernax-advice">{advice}</ul>' if advice else "")
             + "</div>"
         )
+
+    def to_html(self, *, pictures: bool = True) -> str:
+        """The report as one HTML page that loads nothing from elsewhere.
+
+        It has the pictures of the model as vectors, follows the light or dark mode of the reader's device, and is laid out
+        for small screens, too. A table of many fits can be sorted and searched. Needs `jinja2`, and `matplotlib` for the
+        pictures.
+
+        **Arguments:**
+
+        - `pictures`: whether to draw the pictures.
+
+        **Returns:**
+
+        The page, as text. Write it to a file in UTF-8.
+        """
+        return page(self, self.draw() if pictures and self.draw is not None else [])
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: no NaN, no arrays."""

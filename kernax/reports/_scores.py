@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -28,11 +27,6 @@ class Scores(NamedTuple):
     """The mean of `log p(y_i | the others)`."""
     coverage: dict[float, float]
     """For each level, the share of rows inside their leave-one-out interval."""
-
-
-def offers_left_out(c: Conditioned) -> bool:
-    """Whether the solver offers leave-one-out predictions; nothing is computed."""
-    return eqx.filter_eval_shape(lambda system: system.inverse_diagonal(), c.system) is not None
 
 
 def scores(c: Conditioned) -> Scores | None:

@@ -4,6 +4,7 @@ Row i of `K̃⁻¹` knows what happens without point i: with `alpha = K̃⁻¹(y
 `alpha_i / [K̃⁻¹]_ii` and the variance of y_i given the others is `1 / [K̃⁻¹]_ii`. The mean function is not refitted.
 """
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -98,6 +99,11 @@ def loo_negative_log_density(c: Conditioned) -> Float[Array, ""]:
     """
     variances = 1.0 / _like(inverse_diagonal(c, "leave-one-out"), c.alpha)
     return jnp.sum(c.data.zero_where_masked(normal_negative_log_density(c.alpha * variances, variances)))
+
+
+def offers_left_out(c: Conditioned) -> bool:
+    """Whether the solver offers leave-one-out predictions; nothing is computed."""
+    return eqx.filter_eval_shape(lambda system: system.inverse_diagonal(), c.system) is not None
 
 
 def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, "n *p"]:

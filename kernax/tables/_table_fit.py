@@ -94,7 +94,7 @@ class TableFit(eqx.Module):
         names = names_of(self.data, column_names(self.columns), self.target.name, scales)
         if conditioned is None:
             conditioned = condition(self.fit.model, self.data, self.fit.solver, throw=False)
-        return report_of_fit(self.fit, conditioned, names._replace(lines=self.lines))
+        return report_of_fit(self.fit, conditioned, names._replace(lines=self.lines), self.columns, self.target)
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
