@@ -30,10 +30,12 @@ class NormalInputs:
     - `mean`, `scale`: its mean and its standard deviation. The defaults suit standardised columns.
     """
 
-    mean: float = 0.0
-    scale: float = 1.0
+    mean: Any = 0.0
+    scale: Any = 1.0
 
     def __post_init__(self):
+        if not (is_concrete(self.mean) and is_concrete(self.scale)):
+            raise TypeError("NormalInputs are a part of a kernel's structure: make them outside of jit, vmap and grad.")
         object.__setattr__(self, "mean", float(self.mean))
         object.__setattr__(self, "scale", float(self.scale))
         if not (np.isfinite(self.mean) and 0 < self.scale < np.inf):
@@ -60,7 +62,7 @@ class PointInputs:
     - `weights`: their weights, not negative; equal ones by default. They are divided by their sum.
     """
 
-    points: tuple[float, ...]
+    points: Any
     weights: Any = None
 
     def __post_init__(self):
@@ -95,7 +97,7 @@ class PointInputs:
 Inputs = NormalInputs | PointInputs
 
 
-def uniform_inputs(lower: float, upper: float, number: int = 32) -> PointInputs:
+def uniform_inputs(lower: Any, upper: Any, number: int = 32) -> PointInputs:
     """A column that is uniformly distributed between two bounds, by Gauss–Legendre points.
 
     **Arguments:**
