@@ -39,7 +39,7 @@ def constrained(kernel, x, z, nodes=NODES):
 def test_the_part_of_an_rbf_with_mean_0_is_its_integral(lengthscale):
     x, z = np.array([[-1.2], [0.4], [2.7]]), np.array([[0.4], [-3.0]])
     places = 0.4 + 1.3 * np.linspace(-9, 9, 6001)
-    density = scipy.stats.norm(0.4, 1.3).pdf(places)
+    density = scipy.stats.norm.pdf(places, 0.4, 1.3)
 
     def k(a, b):
         return np.exp(-0.5 * (a - b) ** 2 / lengthscale**2)
@@ -93,6 +93,15 @@ def test_orthogonal_additive_is_the_sum_over_subsets_of_columns():
     np.testing.assert_allclose(NODES[1] @ effect(line), 0.0, atol=1e-11)
     started = eqx.filter_jit(lambda x: kernel.initialised(x, jnp.ones(30, bool), jnp.asarray(2.0)).diag(x))
     np.testing.assert_allclose(np.mean(started(jnp.asarray(X))), 4.0, rtol=1e-9)
+
+
+def test_a_fit_is_saved_with_its_distributions(tmp_path):
+    kernel = kernels.OrthogonalAdditive(kx.RBF(), 2, columns=3, inputs=[NORMAL, POINTS, NORMAL])
+    c = kx.condition(kx.initialise(kx.Model(kernel, noise=0.1), kx.Data(X, Y)), kx.Data(X, Y))
+    kx.save(tmp_path / "model.kx", c)
+    loaded = kx.load(tmp_path / "model.kx")
+    np.testing.assert_array_equal(kx.mean(loaded, X[:4]), kx.mean(c, X[:4]))
+    assert loaded.model.kernel.kernels[1].kernel.inputs == POINTS
 
 
 def test_evidence_and_its_gradient_with_repeated_rows():
@@ -164,7 +173,7 @@ def test_indices_over_normal_inputs(lengthscales):
     """Short lengthscales have a closed form, and long ones are integrated by points."""
     x, inputs = X[:, :2], (kernels.NormalInputs(0.1, 1.0), kernels.NormalInputs(-0.3, 0.8))
     fine = [(part.mean + part.scale * np.linspace(-8, 8, 201)) for part in inputs]
-    fine = [kernels.PointInputs(p, scipy.stats.norm(i.mean, i.scale).pdf(p)) for p, i in zip(fine, inputs, strict=True)]
+    fine = [kernels.PointInputs(p, scipy.stats.norm.pdf(p, i.mean, i.scale)) for p, i in zip(fine, inputs, strict=True)]
     for kernel in (
         kx.RBF(lengthscales),
         kernels.OrthogonalAdditive([kx.RBF(length) for length in lengthscales], 2, inputs=inputs),
@@ -306,6 +315,7 @@ def test_sentences_of_many_kernels():
         + kx.Select(kx.Cosine(2.0), columns=0) * kx.Select(kx.Linear(), columns=2)
         + kernels.OrthogonalAdditive(kx.RBF(), 2, columns=3).component(0, 2)
         + 0.5 * kx.Matern32([0.5, 1.0, 2.0])
+        + kx.Select(kernels.Sphere(kx.RBF()), columns=(0, 1))
         + kx.Constant(1.0)
     )
     said = " ".join(describe(kx.condition(kx.Model(kernel, noise=0.1), kx.Data(X, Y)), columns="abc"))
@@ -315,6 +325,7 @@ def test_sentences_of_many_kernels():
         "A sine wave of a with a period of 2, whose size grows with c explains",
         "The interaction of a and c explains",
         "A slightly rough variation of a, b and c with lengthscales of 0.5 (a), 1 (b) and 2 (c) explains",
+        "A variation over the sphere explains",
         "A constant level explains none of the variance of y.",
     ):
         assert words in said

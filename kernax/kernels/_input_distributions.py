@@ -150,9 +150,10 @@ def as_inputs(inputs: Any, columns: int) -> tuple[Inputs, ...]:
 
 def mean_over(kernel: AbstractKernel, inputs: Inputs, x: Float[Array, "n 1"]) -> Float[Array, " n"]:
     """`E k(x_i, s)` with s distributed like the inputs, for a kernel of one column."""
-    if _is_closed(kernel, inputs):
-        square, spread = _square(kernel), inputs.scale**2
-        return jnp.sqrt(square / (square + spread)) * jnp.exp(-0.5 * (x[:, 0] - inputs.mean) ** 2 / (square + spread))
+    normal = closed_form(kernel, inputs)
+    if normal is not None:
+        square, spread = _square(kernel), normal.scale**2
+        return jnp.sqrt(square / (square + spread)) * jnp.exp(-0.5 * (x[:, 0] - normal.mean) ** 2 / (square + spread))
     values, weights = _at_nodes(kernel, inputs, x)
     return matmul(values, weights)
 
@@ -165,12 +166,13 @@ def covariance_over(
     # Centred first: for a long lengthscale the values hardly differ.
     u, v = (values - matmul(values, weights)[:, None] for values in (u, v))
     by_nodes = matmul(u * weights, v.T)
-    if not (_is_closed(kernel, inputs) and _is_closed(other, inputs)):
+    normal = closed_form(kernel, inputs)
+    if normal is None or closed_form(other, inputs) is None:
         return by_nodes
     # The nodes are too far apart for a short lengthscale, and the closed form cancels for a long one.
-    closed = rbf_product(x, _square(kernel), z, _square(other), inputs)
+    closed = rbf_product(x, _square(kernel), z, _square(other), normal)
     closed = closed - mean_over(kernel, inputs, x)[:, None] * mean_over(other, inputs, z)
-    return jnp.where(jnp.minimum(_square(kernel), _square(other)) > inputs.scale**2, by_nodes, closed)
+    return jnp.where(jnp.minimum(_square(kernel), _square(other)) > normal.scale**2, by_nodes, closed)
 
 
 def rbf_product(x: Any, a: Any, z: Any, b: Any, inputs: NormalInputs) -> Float[Array, "n m"]:
@@ -181,8 +183,9 @@ def rbf_product(x: Any, a: Any, z: Any, b: Any, inputs: NormalInputs) -> Float[A
     return jnp.sqrt(a * b / (a + b) / spread) * jnp.exp(-0.5 * ((u - v) ** 2 / (a + b) + centre**2 / spread))
 
 
-def _is_closed(kernel: AbstractKernel, inputs: Inputs) -> bool:
-    return isinstance(kernel, RBF) and isinstance(inputs, NormalInputs)
+def closed_form(kernel: AbstractKernel, inputs: Inputs) -> NormalInputs | None:
+    """The inputs, if integrals of the kernel over them have a closed form."""
+    return inputs if isinstance(kernel, RBF) and isinstance(inputs, NormalInputs) else None
 
 
 def _square(kernel: AbstractKernel) -> Float[Array, ""]:

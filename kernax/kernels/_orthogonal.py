@@ -11,10 +11,17 @@ from jaxtyping import Array, Float
 from kernax._arrays import as_floats, matmul, whole_number
 from kernax.kernels._additive import check_columns, elementary_sums
 from kernax.kernels._algebra import refuse_spline
-from kernax.kernels._input_distributions import Inputs, NormalInputs, as_inputs, covariance_over, mean_over, rbf_product
+from kernax.kernels._input_distributions import (
+    Inputs,
+    NormalInputs,
+    as_inputs,
+    closed_form,
+    covariance_over,
+    mean_over,
+    rbf_product,
+)
 from kernax.kernels._inputs import Select
 from kernax.kernels._kernel import AbstractKernel
-from kernax.kernels._stationary import RBF
 from kernax.parameters import Parameter, positive
 
 _NO_MEAN = 100.0
@@ -46,16 +53,18 @@ class ZeroMean(AbstractKernel):
     def pair(self, a, b):
         _check_one_column(a.shape[-1])
         value = self.kernel.pair(a, b)
-        if self._is_closed:
-            return self._closed(value, a[0] - self.inputs.mean, b[0] - self.inputs.mean)
+        normal = closed_form(self.kernel, self.inputs)
+        if normal is not None:
+            return self._closed(value, a[0] - normal.mean, b[0] - normal.mean, normal.scale)
         return value - self._mean(a[None])[0] * self._mean(b[None])[0] / self._variance(a.dtype)
 
     def gram(self, x, z):
         _check_one_column(x.shape[1])
         value = self.kernel.gram(x, z)
-        if self._is_closed:
-            u, v = (rows[:, 0] - self.inputs.mean for rows in (x, x if z is None else z))
-            return self._closed(value, u[:, None], v)
+        normal = closed_form(self.kernel, self.inputs)
+        if normal is not None:
+            u, v = (rows[:, 0] - normal.mean for rows in (x, x if z is None else z))
+            return self._closed(value, u[:, None], v, normal.scale)
         left = self._mean(x)
         right = left if z is None else self._mean(z)
         return value - left[:, None] * right / self._variance(x.dtype)
@@ -63,9 +72,10 @@ class ZeroMean(AbstractKernel):
     def diag(self, x):
         _check_one_column(x.shape[1])
         value = self.kernel.diag(x)
-        if self._is_closed:
-            u = x[:, 0] - self.inputs.mean
-            return self._closed(value, u, u)
+        normal = closed_form(self.kernel, self.inputs)
+        if normal is not None:
+            u = x[:, 0] - normal.mean
+            return self._closed(value, u, u, normal.scale)
         return value - self._mean(x) ** 2 / self._variance(x.dtype)
 
     def coordinates(self, x):
@@ -77,10 +87,11 @@ class ZeroMean(AbstractKernel):
     def covariance_over(self, x: Float[Array, "n 1"], z: Float[Array, "m 1"]) -> Float[Array, "n m"]:
         """`E k(x_i, s) k(z_j, s)` of this kernel over the distribution of the inputs."""
         by_nodes = covariance_over(self, self, self.inputs, x, z)
-        if not self._is_closed:
+        inputs = closed_form(self.kernel, self.inputs)
+        if inputs is None:
             return by_nodes
         # By nodes only where they are close enough together: there the closed form cancels.
-        inputs, square = self.inputs, self.kernel.lengthscale.reshape(()) ** 2
+        square = self.kernel.lengthscale.reshape(()) ** 2
         spread = square + inputs.scale**2
         share, middle = square / spread, jnp.full((1, 1), inputs.mean, x.dtype)
         left, right = (mean_over(self.kernel, inputs, rows) for rows in (x, z))
@@ -90,10 +101,6 @@ class ZeroMean(AbstractKernel):
         closed = rbf_product(x, square, z, square, inputs) + left[:, None] * right * of_mean / whole**2
         closed = closed - (left[:, None] * with_mean[1] + with_mean[0][:, None] * right) / whole
         return jnp.where(square > inputs.scale**2, by_nodes, closed)
-
-    @property
-    def _is_closed(self) -> bool:
-        return isinstance(self.kernel, RBF) and isinstance(self.inputs, NormalInputs)
 
     def _mean(self, x: Float[Array, "n 1"]) -> Float[Array, " n"]:
         return mean_over(self.kernel, self.inputs, x)
@@ -106,13 +113,13 @@ class ZeroMean(AbstractKernel):
         has_mean = value > _NO_MEAN * jnp.finfo(value.dtype).eps * jnp.sum(weights * self.kernel.diag(points))
         return jnp.where(has_mean, value, jnp.inf)
 
-    def _closed(self, value: Array, u: Array, v: Array) -> Array:
+    def _closed(self, value: Array, u: Array, v: Array, scale: float) -> Array:
         """`k - m m / V` for an RBF and normal inputs with their mean at 0, given k.
 
         It is `B (e^t - 1)` with `B = m(u) m(v) / V` and a t that is small where k and B nearly cancel: no digit is lost for
         a lengthscale that is long beside the inputs' scale.
         """
-        square, spread = self.kernel.lengthscale.reshape(()) ** 2, self.inputs.scale**2
+        square, spread = self.kernel.lengthscale.reshape(()) ** 2, scale**2
         share = spread / (square + spread)
         # log(1 - share²), where share may be 0 or 1 up to rounding.
         is_long = share < 0.5

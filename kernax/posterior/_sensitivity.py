@@ -49,8 +49,8 @@ class Sensitivity(eqx.Module):
             suffix = "" if self.first.ndim == 1 else f" (output {p})"
             for k, name in enumerate(self.columns):
                 at = (k,) if self.first.ndim == 1 else (k, p)
-                cells = [(self.first, self.first_interval), (self.total, self.total_interval)]
-                lines.append((name + suffix, *(_cell(value, interval, at) for value, interval in cells)))
+                first = _cell(self.first, self.first_interval, at)
+                lines.append((name + suffix, first, _cell(self.total, self.total_interval, at)))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

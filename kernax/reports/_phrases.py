@@ -82,14 +82,13 @@ def phrase(kernel: Any, seen: Seen) -> str:
             return f"a level for each {_labels(kernel)}"
         case kernels.Hamming():
             return f"a level for each combination of categories{_of(seen)}"
-        case kernels.Sphere():
-            return "a variation over the sphere"
         case kernels.Graph():
             return f"a variation over the nodes of a graph{_of(seen)}"
         case kernels.AbstractNetwork() | kernels.ArcCosine():
             return f"a function of an infinitely wide network{_of(seen)}"
         case kernels.Warp():
-            return "a variation of transformed inputs"
+            is_sphere = isinstance(kernel.transform, kernels.LatitudeLongitude)
+            return "a variation over the sphere" if is_sphere else "a variation of transformed inputs"
         case kernels.FeatureMap():
             return "a combination of given features"
     return f"a component with the kernel {type(kernel).__name__}"
@@ -105,7 +104,7 @@ def _product(kernel: Any, seen: Seen) -> str:
         if isinstance(other, kernels.Coregion):
             words += ", shared between the tasks"
         elif isinstance(other, _LABELS):
-            words += f", another one for each {_labels(other)}"
+            words += f", different for each {_labels(other)}"
         elif isinstance(head, _WAVES) and isinstance(other, kernels.AbstractStationary):
             along = "" if of_other.columns == of_head.columns else _of(of_other)
             words += f" and changes over {_scales(other, of_other)}{along}"
