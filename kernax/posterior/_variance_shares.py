@@ -5,11 +5,12 @@ independent, each expectation over x is a product over columns of integrals in o
 of products that contain a covariance in one column at least, so that no square of a mean is subtracted.
 """
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import matmul
@@ -146,22 +147,21 @@ def _of_effects(kernel: Any, inputs: tuple[Inputs, ...]) -> Any:
     def matrices(x: Array, z: Array) -> Shares:
         one = jnp.ones((x.shape[0], z.shape[0]), x.dtype)
         own = [part.kernel.covariance_over(x[:, k : k + 1], z[:, k : k + 1]) for k, part in enumerate(kernel.kernels)]
-        variance = sum(
-            (v * part for v, part in zip(squares[1:], elementary_sums(own, one, order)[1:], strict=True)), 0.0 * one
-        )
-        total = []
-        for k in range(len(own)):
-            others = elementary_sums(own[:k] + own[k + 1 :], one, order - 1)
-            total.append(own[k] * sum((v * part for v, part in zip(squares[1:], others, strict=True)), 0.0 * one))
+
+        def whole(own: list[Array]) -> Array:
+            sums = elementary_sums(own, one, order)
+            return jnp.sum(jnp.stack([squares[q] * sums[q] for q in range(1, order + 1)]), axis=0)
+
+        # In each column's matrix the sum is linear: what contains the matrix is the matrix times the slope in it.
+        variance, slopes = jax.vjp(whole, own)
+        total = [part * slope for part, slope in zip(own, slopes(one)[0], strict=True)]
         return Shares(variance, jnp.stack([squares[1] * part for part in own]), jnp.stack(total))
 
     return matrices
 
 
-def _all_of(values: list[Array], places: Any, one: Array) -> Array:
-    for place in places:
-        one = one * values[place]
-    return one
+def _slopes_of_product(factors: list[Array], one: Array) -> list[Array]:
+    return jax.vjp(lambda parts: functools.reduce(operator.mul, parts, one), factors)[1](one)[0]
 
 
 def _of_terms(terms: list[Term], inputs: tuple[Inputs, ...]) -> Any:
@@ -188,11 +188,13 @@ def _of_pair(left: Term, right: Term, inputs: tuple[Inputs, ...], x: Any, z: Any
         means.append(left_mean[:, None] * right_mean)
         covariances.append(0.0 * one if u is None or v is None else covariance_over(u, v, inputs[k], a, b))
     both = [covariance + mean for covariance, mean in zip(covariances, means, strict=True)]
-    others = np.arange(d)
     scale = left.variance * right.variance
-    first = [scale * covariances[k] * _all_of(means, others[others != k], one) for k in others]
-    total = [scale * covariances[k] * _all_of(both, others[others != k], one) for k in others]
-    variance = sum(
-        (covariances[k] * _all_of(means, range(k), one) * _all_of(both, range(k + 1, d), one) for k in others), 0.0 * one
+    # The slope of a product in a factor is the product of the others.
+    first, total = (
+        jnp.stack([scale * part * slope for part, slope in zip(covariances, _slopes_of_product(factors, one), strict=True)])
+        for factors in (means, both)
     )
-    return Shares(scale * variance, jnp.stack(first), jnp.stack(total))
+    variance, mean = 0.0 * one, one
+    for k in range(d):
+        variance, mean = variance * both[k] + mean * covariances[k], mean * means[k]
+    return Shares(scale * variance, first, total)
