@@ -64,7 +64,18 @@ from kernax.kernels import (
 )
 from kernax.model import Model, condition, extend, recondition
 from kernax.parameters import freeze, positive, with_bijector, with_prior
-from kernax.posterior import components, conformal, covariance, mean, power_function, predict, sample, sample_paths, variance
+from kernax.posterior import (
+    components,
+    conformal,
+    covariance,
+    mean,
+    power_function,
+    predict,
+    sample,
+    sample_paths,
+    sensitivity,
+    variance,
+)
 from kernax.reports import report
 from kernax.rows import Grid
 from kernax.search import search_kernel, search_kernel_many
@@ -177,6 +188,7 @@ __all__ = [
     "search_kernel_many",
     "select_ridge",
     "selection",
+    "sensitivity",
     "solvers",
     "statistics",
     "suggest_solver",

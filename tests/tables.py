@@ -63,6 +63,10 @@ KERNELS = {
     "gibbs": kx.kernels.Gibbs(eqx.nn.MLP(2, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(2))),
     "spectral_mixture": kx.kernels.SpectralMixture([0.7, 0.4], [[0.3, 0.1], [0.9, 0.5]], [[0.2, 0.1], [0.1, 0.3]]),
     "additive": kx.kernels.Additive([kx.RBF(0.8), kx.Matern52()], 2, variance=[0.6, 0.9]),
+    "orthogonal_additive": kx.kernels.OrthogonalAdditive(
+        [kx.RBF(0.8), kx.Matern52()], 2, inputs=[kx.kernels.NormalInputs(0.2, 1.1), kx.kernels.PointInputs([-1.0, 0.3, 1.0])]
+    ),
+    "zero_mean": kx.Select(kx.kernels.ZeroMean(kx.RBF(0.8), kx.kernels.NormalInputs()), columns=1),
     "sphere": kx.kernels.Sphere(kx.RBF(0.01)),
     "own": Tent(),
 }

@@ -8,11 +8,13 @@ from kernax.kernels._coregion import ICM, LCM, Coregion
 from kernax.kernels._dot_product import Linear, Polynomial
 from kernax.kernels._functionals import OfFunctionals
 from kernax.kernels._graph import Graph, Spectrum
+from kernax.kernels._input_distributions import NormalInputs, PointInputs, as_inputs, uniform_inputs
 from kernax.kernels._inputs import FeatureMap, Select, Warp
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import Coordinate, MarkovProcess
 from kernax.kernels._matern import Matern
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
+from kernax.kernels._orthogonal import OrthogonalAdditive, ZeroMean
 from kernax.kernels._oscillator import SHO
 from kernax.kernels._periodic import Cosine, Periodic
 from kernax.kernels._random_features import RandomFeatures
@@ -59,8 +61,11 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "NormalInputs",
     "OfFunctionals",
+    "OrthogonalAdditive",
     "Periodic",
+    "PointInputs",
     "Polynomial",
     "PolynomialTrend",
     "Power",
@@ -79,6 +84,9 @@ __all__ = [
     "Warp",
     "Wendland",
     "White",
+    "ZeroMean",
+    "as_inputs",
     "as_trend",
     "joined_trends",
+    "uniform_inputs",
 ]

@@ -21,7 +21,8 @@ class Additive(AbstractKernel):
     functions are sums of functions of one column, of two columns, and so on. Positive definite. It costs `d · order`
     products, by the recursion `e_q ← e_q + z_k e_(q-1)` over columns, in which nothing cancels.
 
-    `kx.components(c, x)` has one component for each order.
+    `kx.components(c, x)` has one component for each order. For components of single columns see
+    [`kernax.kernels.OrthogonalAdditive`][].
 
     **Arguments:**
 
@@ -36,10 +37,7 @@ class Additive(AbstractKernel):
     variance: Float[Parameter, " orders"] = positive(unit="y²")
 
     def __init__(self, kernels: Any, order: int = 2, *, columns: int | None = None, variance: Any = None):
-        several = isinstance(kernels, Sequence)
-        if several == (columns is not None):
-            raise ValueError("Additive wants a kernel for each column, or one kernel and the number of columns.")
-        own = tuple(kernels) if several else (kernels,) * whole_number(columns, "Additive.columns")
+        own = check_columns(kernels, columns, "Additive")
         order = whole_number(order, "Additive.order")
         if order > len(own):
             raise ValueError(f"Additive.order is {order}, but there are {len(own)} columns: give an order of at most that.")
@@ -73,7 +71,8 @@ class Additive(AbstractKernel):
 
     def initialised(self, x, mask, variance):
         # At first every order explains the same share of the variance: of order q there are so many products.
-        counts = self._sums([jnp.ones_like(variance) for _ in self.kernels])
+        one = jnp.ones_like(variance)
+        counts = elementary_sums([one for _ in self.kernels], one, max(self.orders))
         shares = jnp.stack([variance / (len(self.orders) * counts[order]) for order in self.orders])
         kernels = tuple(k.initialised(x, mask, jnp.ones_like(variance)) for k in self.kernels)
         return eqx.tree_at(lambda k: (k.kernels, k.variance), self, (kernels, shares))
@@ -83,21 +82,11 @@ class Additive(AbstractKernel):
         return f"Additive({', '.join(repr(k.kernel) for k in self.kernels)}; {named})"  # pyright: ignore
 
     def _sum(self, values: list[Array]) -> Array:
-        sums = self._sums(values)
+        sums = elementary_sums(values, jnp.ones_like(values[0]), max(self.orders))
         return sum(
             (v * sums[order] for v, order in zip(self.variance[1:], self.orders[1:], strict=True)),
             self.variance[0] * sums[self.orders[0]],
         )
-
-    def _sums(self, values: list[Array]) -> list[Array]:
-        """`e_0, e_1, …` up to the highest order."""
-        highest = max(self.orders)
-        sums = [jnp.ones_like(values[0])] + [jnp.zeros_like(values[0])] * highest
-        for value in values:
-            # From the highest order down, so that a column enters each product once.
-            for order in range(highest, 0, -1):
-                sums[order] = sums[order] + value * sums[order - 1]
-        return sums
 
     def _check(self, width: int) -> None:
         if width != len(self.kernels):
@@ -111,3 +100,32 @@ def _with_orders(kernel: Additive, orders: tuple[int, ...], variance: Float[Arra
     for name, value in values.items():
         object.__setattr__(part, name, value)
     return part
+
+
+def check_columns(kernels: Any, columns: int | None, name: str) -> tuple[AbstractKernel, ...]:
+    """A kernel for each column, from a sequence of them or from one kernel and the number of columns."""
+    several = isinstance(kernels, Sequence)
+    if several == (columns is not None):
+        raise ValueError(f"{name} wants a kernel for each column, or one kernel and the number of columns.")
+    return tuple(kernels) if several else (kernels,) * whole_number(columns, f"{name}.columns")
+
+
+def elementary_sums(values: list[Array], one: Array, highest: int) -> list[Array]:
+    """`e_0, e_1, …`: the sums over all products of so many different values, by a recursion over the values.
+
+    **Arguments:**
+
+    - `values`: arrays of one shape.
+    - `one`: ones of that shape, which is `e_0`.
+    - `highest`: the highest order.
+
+    **Returns:**
+
+    An array for each order.
+    """
+    sums = [one] + [jnp.zeros_like(one)] * highest
+    for value in values:
+        # From the highest order down, so that a value enters each product once.
+        for order in range(highest, 0, -1):
+            sums[order] = sums[order] + value * sums[order - 1]
+    return sums

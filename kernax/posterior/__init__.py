@@ -15,6 +15,7 @@ from kernax.posterior._predict import (
     variance,
 )
 from kernax.posterior._sample import sample
+from kernax.posterior._sensitivity import Sensitivity, sensitivity
 from kernax.posterior._stream import Streamed, stream
 from kernax.posterior._tasks import predict_tasks
 
@@ -22,6 +23,7 @@ __all__ = [
     "Interval",
     "Prediction",
     "SamplePaths",
+    "Sensitivity",
     "Streamed",
     "SumComponents",
     "components",
@@ -41,6 +43,7 @@ __all__ = [
     "safe_sqrt",
     "sample",
     "sample_paths",
+    "sensitivity",
     "stream",
     "variance",
 ]

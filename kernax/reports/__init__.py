@@ -4,5 +4,6 @@ from kernax.reports._condition import condition_estimate
 from kernax.reports._describe import report
 from kernax.reports._page import Picture, Table
 from kernax.reports._report import Entry, Parameter, Report
+from kernax.reports._sentences import describe
 
-__all__ = ["Entry", "Parameter", "Picture", "Report", "Table", "condition_estimate", "report"]
+__all__ = ["Entry", "Parameter", "Picture", "Report", "Table", "condition_estimate", "describe", "report"]

@@ -16,7 +16,6 @@ from kernax.fitting._fits import NUM_FACTS
 from kernax.learners import SVR, SupportVectors
 from kernax.learners._machines import AbstractExpansion
 from kernax.model import AbstractModel, Conditioned, condition
-from kernax.posterior import components
 from kernax.reports import _advice
 from kernax.reports._condition import condition_estimate
 from kernax.reports._page import Table
@@ -24,12 +23,12 @@ from kernax.reports._parameters import Names, described_parameters, names_of
 from kernax.reports._pictures import pictures_of_many, pictures_of_model
 from kernax.reports._report import Entry, Report
 from kernax.reports._scores import scores
-from kernax.rows import take
+from kernax.reports._sentences import parts_of, percent_of
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import as_code, is_usable, result_name, result_text
 
-_MOST_ROWS = 200
-"""Rows at which the components of a kernel are evaluated."""
+_MOST_COMPONENTS = 12
+"""Summands up to which the components of a kernel are described."""
 _MOST_PRODUCTS = 10_000
 """Rows up to which the condition number is estimated: that takes dozens of products with the kernel matrix."""
 
@@ -173,14 +172,16 @@ def _likelihood_and_jitter(c: Conditioned) -> tuple[Any, Any]:
 
 def _components(c: Conditioned, names: Names) -> list[Entry]:
     """How much each summand of the kernel contributes to the posterior mean, over some rows of the data."""
-    if len(c.model.kernel.summands()) < 2 or c.data.gaps is not None or c.system.expansion(c.solution) is None:
+    number = len(c.model.kernel.summands())
+    if not 2 <= number <= _MOST_COMPONENTS or c.data.gaps is not None or c.system.expansion(c.solution) is None:
         return []
-    counts = np.flatnonzero(np.asarray(c.data.mask))
-    parts = components(c, take(c.data.x, counts[:: -(-len(counts) // _MOST_ROWS)]))
-    spreads = np.std(np.asarray(parts.mean, float).reshape(len(parts.names), -1), axis=1) * names.y_scale
     return [
-        Entry(f"component {i + 1}", f"{name}: varies by {spread:.3g} [{names.target}] over the data", float(spread))
-        for i, (name, spread) in enumerate(zip(parts.names, spreads, strict=True))
+        Entry(
+            f"component {i + 1}",
+            f"{part.words}: {percent_of(part.share)}, varies by {part.spread:.3g} [{names.target}]",
+            part.spread,
+        )
+        for i, part in enumerate(parts_of(c, names).summands)
     ]
 
 

@@ -220,8 +220,12 @@ KERNELS = {
     "Gibbs": kx.kernels.Gibbs(lambda a: jnp.sin(a[0])),
     "SpectralMixture": kx.kernels.SpectralMixture([0.7, 0.4], [[0.3, 0.1], [0.9, 0.5]], [[0.2, 0.1], [0.1, 0.3]]),
     "Additive": kx.kernels.Additive([kx.RBF(0.8), kx.Matern52()], 2, variance=[0.6, 0.9]),
+    "OrthogonalAdditive": kx.kernels.OrthogonalAdditive(kx.RBF(0.8), 2, columns=2, inputs=kx.kernels.NormalInputs(4.0, 1.2)),
 }
-ONE_COLUMN = {"SHO": [kx.kernels.SHO(period=1.7, quality=quality) for quality in (0.2, 0.5, 3.0)]}
+ONE_COLUMN = {
+    "SHO": [kx.kernels.SHO(period=1.7, quality=quality) for quality in (0.2, 0.5, 3.0)],
+    "ZeroMean": [kx.kernels.ZeroMean(kernel, kx.kernels.NormalInputs(4.0, 1.2)) for kernel in (kx.RBF(0.8), kx.Matern52())],
+}
 """Kernels of one column only, each in a few of its forms."""
 OF_OTHER_ROWS = ("Categorical", "Coregion", "Graph", "Hamming", "OfFunctionals", "Tanimoto")
 """Kernels of labels, of sets and of functionals, in `test_more_kernels.py`, `test_coregion.py` and `test_observe.py`."""
