@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from kernax.kernels._kernel import AbstractKernel
 from kernax.rows import Functionals, Rows, values_at

@@ -22,9 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ROUNDINGS = 16
 """If the row before leaves no more than so many roundings of a row's variance, the two rows are the same."""
 _SIDE_BY_SIDE = 6
-"""States of more numbers: the determinant's derivatives are computed row after row, and not from matrices kept for all rows.
-Measured with 100,000 rows and sums of Matern32: as fast with 6 numbers, a third faster with 10, 2 to 4 times as fast with 20,
-where the matrices are 1.8 GB. With 2 numbers, all rows side by side are several times as fast."""
+"""States of more numbers: the determinant's derivatives are computed row after row, not from matrices kept for all rows.
+Processor time of value and gradient, 100,000 rows, sums of Matern32, with 2, 4, 6, 10 and 20 numbers of state: 25, 1.3, 1,
+0.7 and 0.4 times that of all rows side by side, whose matrices take 1.8 GB with 20 numbers."""
 
 
 class Chain(eqx.Module):
