@@ -49,10 +49,10 @@ def compiled(function: F, *, for_lanes: bool = False, size_of: Callable[[Any], i
     return cast(F, call)
 
 
-def compiled_without_copies(function: F) -> F:
+def compiled_without_copies(function: F, *, size_of: Callable[[Any], int] = longest_axis) -> F:
     """`compiled`, for functions that hand large arguments on: an array that comes out as it went in is not copied."""
 
-    @compiled
+    @functools.partial(compiled, size_of=size_of)
     def program(*args: Any) -> Any:
         known = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(args)) if eqx.is_array(leaf)}
         leaves, structure = jax.tree.flatten(function(*args))

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
+import jax.core
+import numpy as np
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 T = TypeVar("T")
@@ -49,8 +51,11 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def with_threads_for(size: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """The function's answer, computed to its end with one BLAS thread if its largest matrix has at most `SMALL` rows."""
-    if size > SMALL or jax.default_backend() != "cpu":
+    """The function's answer, computed to its end with one BLAS thread if its largest matrix has at most `SMALL` rows.
+
+    While a program is traced it is a plain call: nothing is computed then.
+    """
+    if size > SMALL or jax.default_backend() != "cpu" or isinstance(jax.device_put(np.False_), jax.core.Tracer):
         return function(*args, **kwargs)
     with one_blas_thread():
         return jax.block_until_ready(function(*args, **kwargs))

@@ -341,9 +341,13 @@ def _condition(model: AbstractModel, data: Data, solver: AbstractSolver) -> AnyC
     return as_dtype(model, data.dtype).conditioned(data, finite, solver)
 
 
-def _conditioned(model: Model, data: Data, system: AbstractSystem, solver: AbstractSolver) -> Conditioned:
+def _conditioned(
+    model: Model, data: Data, system: AbstractSystem, solver: AbstractSolver, known: Solution | None = None
+) -> Conditioned:
+    """The model with its solution; `known` is that of the first rows without the others, if rows were added."""
     residual = data.zero_where_masked(data.y - mean_values(model.mean, data.x, data.y))
-    return Conditioned(model, data, system, residual, system.solve(residual), solver)
+    solution = system.solve(residual) if known is None else system.solve_grown(residual, known)
+    return Conditioned(model, data, system, residual, solution, solver)
 
 
 def _finite_noise(noise: Float[Array, "*n"], finite: Bool[Array, ""]) -> tuple[Float[Array, "*n"], Bool[Array, ""]]:
@@ -414,7 +418,13 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     return _extend(c, new, extra)
 
 
-@compiled_without_copies
+def _num_new(arguments: Any) -> int:
+    """The columns of the triangular solves of `_extend`: with few, a second thread of BLAS mostly waits for memory."""
+    (_, new, _), _ = arguments
+    return new.n
+
+
+@functools.partial(compiled_without_copies, size_of=_num_new)
 def _extend(c: Conditioned, new: Data, extra: Float[Array, " m"] | None) -> Conditioned:
     new, finite = new.finite_or_zero()
 
@@ -431,7 +441,7 @@ def _extend(c: Conditioned, new: Data, extra: Float[Array, " m"] | None) -> Cond
     # The kernel of the System, which is not the model's own for a spline, so that old rows keep their entries.
     system = c.system.appended(gram_of(c.system.gram.kernel, x, mask), noise)
     system = offered(system, c.solver, "extend", "new rows from the same factorisation")
-    return _conditioned(model, data, _flagged(system, sound), c.solver)
+    return _conditioned(model, data, _flagged(system, sound), c.solver, c.solution)
 
 
 @compiled

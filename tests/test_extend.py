@@ -57,6 +57,22 @@ def test_answers_and_gradients_are_those_of_conditioning_anew(tmp_path):
     np.testing.assert_array_equal(kx.mean(kx.load(tmp_path / "c.kx"), NEW), kx.mean(ours, NEW))
 
 
+def test_second_derivatives_of_the_coefficients():
+    """The coefficients follow from those of the old rows, whose derivatives are not followed."""
+    v, direction = jnp.array([1.3, 0.9, 0.2]), jnp.array([0.4, -1.0, 0.7])
+
+    def both(more):
+        def scalar(v):
+            c = kx.condition(model(v), kx.Data(X[:11], Y[:11]) if more else kx.Data(X, Y))
+            return jnp.sum((kx.extend(c, X[11:], Y[11:]) if more else c).alpha ** 3)
+
+        slope = jax.grad(scalar)
+        return jax.jit(lambda v: (slope(v), jax.grad(lambda v: direction @ slope(v))(v)))(v)
+
+    for found, expected in zip(both(True), both(False), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def test_many_rows_one_after_another():
     c = kx.condition(model(jnp.array([1.3, 0.9, 0.2])), kx.Data(X[:4], Y[:4]))
     first = c.system.gram.matrix

@@ -65,6 +65,31 @@ def test_matrices_are_differences_of_those_of_the_kernel(name):
     assert np.linalg.eigvalsh(own).min() > -1e-10
 
 
+def test_closed_form_is_that_of_all_pairs():
+    """Values and slopes of stationary kernels, in one formula; the pairs by autodiff of the kernel at two points."""
+    kernel = 1.3 * kx.RBF([0.7, 1.9]) + kx.Matern32(1.1) + 0.5 * kx.Matern52([0.9, 1.4]) + kx.kernels.RationalQuadratic(1.2)
+    rows = kx.observe.together(kx.observe.values(X), kx.observe.slopes(X, ALONG), kx.observe.gradients(X[:2]))
+    weights = np.random.default_rng(4).normal(size=(14, 14))
+
+    def pairs(k, x, z):
+        return jax.vmap(lambda a: jax.vmap(lambda b: OF(k).pair(a, b))(z))(x)
+
+    @eqx.filter_jit
+    def both(k):
+        ways = (lambda k: OF(k).gram(rows, rows), lambda k: OF(k).gram(rows, None), lambda k: pairs(k, rows, rows))
+        slopes = [eqx.filter_grad(lambda k, way=way: jnp.vdot(weights, way(k)))(k) for way in ways]
+        return [way(k) for way in ways], slopes, OF(k).gram(jnp.asarray(X), rows)
+
+    grams, slopes, plain = both(kernel)
+    for gram, slope in zip(grams[:2], slopes[:2], strict=True):
+        np.testing.assert_allclose(gram, grams[2], rtol=0, atol=1e-12)
+        for found, expected in zip(jax.tree.leaves(slope), jax.tree.leaves(slopes[2]), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(plain, grams[2][:5], rtol=0, atol=1e-12)
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (kernel, rows))
+    np.testing.assert_allclose(OF(single[0]).gram(single[1], None), grams[2], atol=2e-5)
+
+
 def test_matern32_where_points_coincide():
     """`k = 1 - 3r²/2ℓ² + …`, so the slope has the variance 3/ℓ², whatever its direction; its derivative in ℓ is -6/ℓ³."""
     rows = kx.observe.slopes(np.zeros((1, 2)), np.array([0.6, 0.8]))

@@ -1,6 +1,8 @@
 """`kx.StateSpace()`: the answers of a dense oracle, in O(n)."""
 
 import decimal
+import functools
+import operator
 
 import equinox as eqx
 import jax
@@ -298,6 +300,30 @@ def test_first_and_second_derivatives():
     plain = jax.jit(lambda p: (jax.jacfwd(dense_quantities)(p), jax.jacfwd(jax.jacfwd(dense_quantities))(p)))(POINT)
     for order, theirs in zip(ours, plain, strict=True):
         np.testing.assert_allclose(order, theirs, atol=1e-11 * np.abs(theirs).max())
+
+
+def test_first_and_second_derivatives_of_a_large_state():
+    """Fifteen numbers of state, one of which is observed with the time as its weight: the loops go row after row."""
+    rng = np.random.default_rng(6)
+    t, y = rng.uniform(0, 3, 6), rng.normal(size=6)
+    scales, direction = np.geomspace(0.3, 4.0, 7), rng.normal(size=16)
+
+    def ours(p):
+        kernel = functools.reduce(operator.add, [p[i] * kx.Matern32(p[7 + i]) for i in range(7)]) + p[14] * kx.Linear()
+        return kx.log_marginal_likelihood(kx.condition(kx.Model(kernel, p[15]), kx.Data(t[:, None], y), kx.StateSpace()))
+
+    def dense(p):
+        r = jnp.sqrt(3.0) * np.abs(t[:, None] - t) / p[7:14, None, None]
+        matrix = jnp.tensordot(p[:7], (1.0 + r) * jnp.exp(-r), 1) + p[14] * t[:, None] * t + p[15] * jnp.eye(6)
+        return -0.5 * (y @ jnp.linalg.solve(matrix, y) + jnp.linalg.slogdet(matrix)[1] + 6 * jnp.log(2 * jnp.pi))
+
+    def derivatives(f):
+        gradient = jax.grad(f)
+        return jax.jit(lambda p: (f(p), gradient(p), jax.grad(lambda p: direction @ gradient(p))(p)))
+
+    at = np.concatenate([np.linspace(0.2, 1.0, 7), scales, [0.4, 0.3]])
+    for found, expected in zip(derivatives(ours)(at), derivatives(dense)(at), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-11 * np.abs(expected).max())
 
 
 def test_gradient_at_a_repeated_time():

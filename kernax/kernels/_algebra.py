@@ -27,6 +27,9 @@ class Sum(AbstractKernel):
     def gram(self, x, z):
         return sum((k.gram(x, z) for k in self.kernels[1:]), self.kernels[0].gram(x, z))
 
+    def gram_of_functionals(self, x, z):
+        return sum((k.gram_of_functionals(x, z) for k in self.kernels[1:]), self.kernels[0].gram_of_functionals(x, z))
+
     def diag(self, x):
         return sum((k.diag(x) for k in self.kernels[1:]), self.kernels[0].diag(x))
 
@@ -156,6 +159,9 @@ class Scale(AbstractKernel):
 
     def gram(self, x, z):
         return self.variance * self.kernel.gram(x, z)
+
+    def gram_of_functionals(self, x, z):
+        return self.variance * self.kernel.gram_of_functionals(x, z)
 
     def diag(self, x):
         return self.variance * self.kernel.diag(x)

@@ -1,6 +1,5 @@
 """The kernel of observed functionals: of values, slopes and averages of a function."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -8,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from kernax.kernels._kernel import AbstractKernel
 from kernax.rows import Functionals, Rows, values_at
@@ -19,7 +18,7 @@ class OfFunctionals(AbstractKernel):
 
     A row of `kx.observe` observes a functional `L f = Σ_q (w_q f(x_q) + v_q · ∇f(x_q))`, and the covariance of two of them
     is `L_a L_b k(x_a, x_b)`. Slopes are directional derivatives of the kernel's own matrix, in forward mode, once for
-    each side. So they are in closed form where that matrix is: `k = f(s)` of a scaled squared distance has
+    each side. Kernels `k = f(s)` of a scaled squared distance, and their sums and multiples, have a closed form:
     `∂_v k = 2f' v·Λ(a-b)` and the mixed derivative `-4f'' (v·Λ(a-b))(w·Λ(a-b)) - 2f' v·Λw`, with `Λ = 1/ℓ²`.
 
     Rows that are a plain array observe values. Raises `ValueError` if rows observe slopes and the kernel is not twice
@@ -41,12 +40,17 @@ class OfFunctionals(AbstractKernel):
 
     def pair(self, a, b):
         one = [jax.tree.map(lambda leaf: leaf[None], point) for point in (a, b)]
-        return self._entries(lambda x, z: jax.vmap(lambda p: jax.vmap(lambda q: self.kernel.pair(p, q))(z))(x), *one)[0, 0]
+        x, z = self._functionals(*one)
+
+        def values(points: Array, others: Array) -> Array:
+            return jax.vmap(lambda p: jax.vmap(lambda q: self.kernel.pair(p, q))(others))(points)
+
+        return x.of(lambda points: z.of(lambda others: values(points, others).T).T)[0, 0]
 
     def gram(self, x, z):
         if z is not None:
-            return self._entries(self.kernel.gram, x, z)
-        entries = self._entries(self.kernel.gram, x, x)
+            return self.kernel.gram_of_functionals(*self._functionals(x, z))
+        entries = self.kernel.gram_of_functionals(*self._functionals(x, x))
         return jnp.where(jnp.eye(entries.shape[0], dtype=bool), self.diag(x)[:, None], entries)
 
     def diag(self, x):
@@ -65,12 +69,12 @@ class OfFunctionals(AbstractKernel):
         middle = jnp.mean(x.x, axis=1) if isinstance(x, Functionals) else x
         return OfFunctionals(self.kernel.initialised(middle, mask, variance))
 
-    def _entries(self, gram: Callable[[Any, Any], Array], x: Rows, z: Rows) -> Float[Array, "n m"]:
-        """The functionals of both sides, applied to a function that makes the matrix of two sets of points."""
-        x, z = (rows if isinstance(rows, Functionals) else values_at(rows) for rows in (x, z))
-        if x.has_slopes or z.has_slopes:
-            refuse_rough(self.kernel, x.x.shape[-1])
-        return x.of(lambda points: z.of(lambda others: gram(points, others).T).T)
+    def _functionals(self, *sides: Rows) -> tuple[Functionals, ...]:
+        """Rows as functionals; raises if they observe slopes that functions of the kernel do not have."""
+        rows = tuple(x if isinstance(x, Functionals) else values_at(x) for x in sides)
+        if any(x.has_slopes for x in rows):
+            refuse_rough(self.kernel, rows[0].x.shape[-1])
+        return rows
 
 
 def check_observable(kernel: AbstractKernel, x: Rows) -> None:

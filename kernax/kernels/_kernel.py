@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from kernax.parameters import Parametrised, as_dtype
-from kernax.rows import Grid, Rows, as_rows, check_same_columns, row_dtype, take
+from kernax.rows import Functionals, Grid, Rows, as_rows, check_same_columns, row_dtype, take
 
 if TYPE_CHECKING:
     from kernax.kernels._markov import MarkovProcess
@@ -41,6 +41,10 @@ class AbstractKernel(Parametrised):
     def diag(self, x: Rows) -> Float[Array, " n"]:
         """`k(x_i, x_i)` for all rows, in O(n)."""
         return jax.vmap(self.pair)(x, x)
+
+    def gram_of_functionals(self, x: Functionals, z: Functionals) -> Float[Array, "n m"]:
+        """The covariances of what rows observe: the matrix of all points, and its derivatives along the slopes."""
+        return x.of(lambda points: z.of(lambda others: self.gram(points, others).T).T)
 
     def state_space(self) -> "MarkovProcess | None":
         """The kernel as a Markov process of one column, for `kx.StateSpace()`; `None` if it is not one."""

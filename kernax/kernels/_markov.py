@@ -32,6 +32,7 @@ _WRITTEN_OUT = 12
 _NEAR, _TERMS = 2.0, 22
 """Below `_NEAR` the series is used; so many terms of it are exact to rounding there."""
 
+Start = Callable[[], Float[Array, "p j j"]]
 Transition = Callable[[Float[Array, "*n"]], tuple[Float[Array, "*n p j j"], Float[Array, "*n p j j"]]]
 
 
@@ -64,29 +65,30 @@ class Part:
 
     - `observation`: the weights of the states in f: an array `(p, J)` of constants for p processes, or a function from rows
       to an array `(n, p, J)`.
-    - `start`: P, the covariance of each state without data, `(p, J, J)`. If p is 1, it is that of all.
+    - `start`: a function that returns P, the covariance of each state without data, `(p, J, J)`. If p is 1, it is that of
+      all.
     - `transition`: a function from steps δ of any shape `*n` to `A(δ)` and `Q(δ)` of shape `(*n, p, J, J)`. If p is 1, they
-      are those of all. As a `jax.tree_util.Partial` of its parameters, it is computed together with others of the same
-      function.
+      are those of all.
     - `earlier`: only if the process is not stationary: a function from steps δ to the covariance of the first state with the
       state δ before it, and the covariance of that one.
     """
 
     observation: np.ndarray | Callable[[Rows], Float[Array, "n p j"]]
-    start: Float[Array, "p j j"]
+    start: Start
     transition: Transition
     earlier: Transition | None = None
 
     @property
     def size(self) -> int:
         """J."""
-        return self.start.shape[-1]
+        return jax.eval_shape(self.start).shape[-1]
 
     def observed(self, x: Rows) -> Float[Array, "n p j"]:
         """The weights of the states in f at every row."""
         if callable(self.observation):
             return self.observation(x)
-        return jnp.broadcast_to(jnp.asarray(self.observation, self.start.dtype), (num_rows(x), *self.observation.shape))
+        weights = jnp.asarray(self.observation, jax.eval_shape(self.start).dtype)
+        return jnp.broadcast_to(weights, (num_rows(x), *weights.shape))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,23 +121,31 @@ def matern(order: int, lengthscale: Float[Array, "*d"]) -> MarkovProcess | None:
     """
     if lengthscale.size != 1:
         return None
-    rate = math.sqrt(2 * order + 1) / lengthscale.reshape(())
-
-    start = jnp.asarray(np.sum(_matern_matrices(order)[1], axis=0), rate.dtype)
-    return MarkovProcess(Coordinate(), (Part(np.eye(order + 1)[:1], start[None], Partial(_matern_steps(order), rate)),))
+    start, steps = (Partial(function, lengthscale.reshape(())) for function in _matern_functions(order))
+    return MarkovProcess(Coordinate(), (Part(np.eye(order + 1)[:1], start, steps),))
 
 
 @functools.cache
-def _matern_steps(order: int) -> Callable[[Array, Array], tuple[Array, Array]]:
-    def transition(rate: Array, steps: Array) -> tuple[Array, Array]:
+def _matern_functions(order: int) -> tuple[Callable[[Array], Array], Callable[[Array, Array], tuple[Array, Array]]]:
+    """`Part.start` and `Part.transition` of a lengthscale."""
+
+    def start(lengthscale: Array) -> Array:
+        return jnp.asarray(np.sum(_matern_matrices(order)[1], axis=0), lengthscale.dtype)[None]
+
+    def transition(lengthscale: Array, steps: Array) -> tuple[Array, Array]:
+        rate = math.sqrt(2 * order + 1) / lengthscale
         return _matern_transition(order, capped(rate * steps, _FAR))
 
-    return transition
+    return start, transition
 
 
 def constant(variance: Float[Array, ""]) -> MarkovProcess:
     """The process that never changes."""
-    return MarkovProcess(None, (Part(np.ones((1, 1)), variance.reshape(1, 1, 1), Partial(unmoved)),))
+    return MarkovProcess(None, (Part(np.ones((1, 1)), Partial(_of_one_number, variance), Partial(unmoved)),))
+
+
+def _of_one_number(variance: Float[Array, "*one"]) -> Float[Array, "1 1 1"]:
+    return variance.reshape(1, 1, 1)
 
 
 def of_features(features: Callable[[Rows], Float[Array, "n r"] | None]) -> MarkovProcess:
@@ -146,7 +156,7 @@ def of_features(features: Callable[[Rows], Float[Array, "n r"] | None]) -> Marko
         assert values is not None
         return values[:, :, None]
 
-    return MarkovProcess(None, (Part(observation, jnp.ones((1, 1, 1), jnp.float32), Partial(unmoved)),))
+    return MarkovProcess(None, (Part(observation, Partial(_of_one_number, jnp.ones((), jnp.float32)), Partial(unmoved)),))
 
 
 def unmoved(steps: Float[Array, "*n"]) -> tuple[Float[Array, "*n 1 1 1"], Float[Array, "*n 1 1 1"]]:
@@ -171,10 +181,17 @@ def scaled(process: MarkovProcess | None, variance: Float[Array, ""]) -> MarkovP
         return None if inner is None else scaled_earlier
 
     def of_part(part: Part) -> Part:
-        transition = Partial(_scaled_transition, part.transition, variance)
-        return Part(part.observation, variance * part.start, transition, earlier(part))
+        start, transition = (
+            Partial(_scaled_start, part.start, variance),
+            Partial(_scaled_transition, part.transition, variance),
+        )
+        return Part(part.observation, start, transition, earlier(part))
 
     return MarkovProcess(process.coordinate, tuple(map(of_part, process.parts)))
+
+
+def _scaled_start(start: Start, variance: Array) -> Array:
+    return variance * start()
 
 
 def _scaled_transition(transition: Transition, variance: Array, steps: Array) -> tuple[Array, Array]:
@@ -201,7 +218,7 @@ def multiplied(processes: Sequence[MarkovProcess | None]) -> MarkovProcess | Non
 
 def _product(first: Part, second: Part) -> Part:
     transition = Partial(_product_transition, first.transition, second.transition, first.start, second.start)
-    start = _kronecker(first.start, second.start)
+    start = Partial(_product_start, first.start, second.start)
     if not callable(first.observation) and not callable(second.observation):
         return Part(_kronecker(first.observation[:, None], second.observation[:, None])[:, 0], start, transition)
 
@@ -211,13 +228,17 @@ def _product(first: Part, second: Part) -> Part:
     return Part(observation, start, transition)
 
 
+def _product_start(first: Start, second: Start) -> Array:
+    return _kronecker(first(), second())
+
+
 def _product_transition(
-    first: Transition, second: Transition, first_start: Array, second_start: Array, steps: Array
+    first: Transition, second: Transition, first_start: Start, second_start: Start, steps: Array
 ) -> tuple[Array, Array]:
     (move, shock), (other_move, other_shock) = first(steps), second(steps)
     # Of the first, what is left of P. Without a difference, which would lose digits.
-    kept = product(product(move, first_start), jnp.swapaxes(move, -1, -2))
-    return _kronecker(move, other_move), _kronecker(shock, second_start) + _kronecker(kept, other_shock)
+    kept = product(product(move, first_start()), jnp.swapaxes(move, -1, -2))
+    return _kronecker(move, other_move), _kronecker(shock, second_start()) + _kronecker(kept, other_shock)
 
 
 def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> MarkovProcess | None:

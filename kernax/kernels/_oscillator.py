@@ -66,9 +66,8 @@ class SHO(AbstractKernel):
         return x / self._unit
 
     def state_space(self):
-        # f and its derivative in x: both have variance 1, and they are independent.
-        start = jnp.eye(2, dtype=self.period.dtype)[None]
-        return MarkovProcess(Coordinate(), (Part(np.eye(2)[:1], start, Partial(_steps, self._unit, self._damping)),))
+        start, steps = Partial(_start, self.period), Partial(_steps, self._unit, self._damping)
+        return MarkovProcess(Coordinate(), (Part(np.eye(2)[:1], start, steps),))
 
     @property
     def _unit(self) -> Float[Array, ""]:
@@ -151,6 +150,11 @@ def _phi_jvp(k, primals, tangents):
 
 def _double_factorial(n: int) -> int:
     return math.prod(range(n, 0, -2))
+
+
+def _start(period: Array) -> Float[Array, "1 2 2"]:
+    """f and its derivative in x: both have variance 1, and they are independent."""
+    return jnp.eye(2, dtype=period.dtype)[None]
 
 
 def _steps(

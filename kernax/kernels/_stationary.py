@@ -13,6 +13,10 @@ from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import matern
 from kernax.kernels._random_features import matern_root, rational_quadratic_root, stationary_waves
 from kernax.parameters import Parameter, positive
+from kernax.rows import Functionals
+
+_WRITTEN_OUT = 8
+"""Columns up to which the covariances of slopes are computed in closed form, with a sum over columns for each entry."""
 
 
 class AbstractStationary(AbstractKernel):
@@ -37,11 +41,54 @@ class AbstractStationary(AbstractKernel):
     def diag(self, x):
         return self.of_squared_distance(jnp.zeros(x.shape[0], x.dtype))
 
+    def gram_of_functionals(self, x, z):
+        points, d = {rows.x.shape[1] for rows in (x, z)}, x.x.shape[2]
+        if self.is_rough or points != {1} or d > _WRITTEN_OUT or not (x.has_slopes or z.has_slopes):
+            return super().gram_of_functionals(x, z)
+        check_width(self, "lengthscale", self.lengthscale, d)
+        return _gram_of_functionals(self, x, z)
+
     def coordinates(self, x):
         return x / self.lengthscale
 
     def initialised(self, x, mask, variance):
         return eqx.tree_at(lambda k: k.lengthscale, self, initial_lengthscale(self.lengthscale, x, mask))
+
+
+@eqx.filter_custom_jvp
+def _gram_of_functionals(kernel: AbstractStationary, x: Functionals, z: Functionals) -> Float[Array, "n m"]:
+    """The covariances of rows that observe a value and a slope at one point each, in closed form: a single loop.
+
+    With `k = f(s)`, `u = (a - b)/ℓ` and slopes v and w divided by ℓ, the derivative along v is `2f' v·u`, that along w is
+    `-2f' w·u`, and the mixed one is `-4f'' (v·u)(w·u) - 2f' v·w`.
+    """
+    rate = jnp.broadcast_to(1.0 / kernel.lengthscale, x.x.shape[2])
+    (a, w_a, v_a), (b, w_b, v_b) = ((rows.x[:, 0], rows.weight[:, 0], _slopes(rows)[:, 0]) for rows in (x, z))
+    s = along_a = along_b = both = jnp.zeros((), jnp.result_type(a, b, rate))
+    for k in range(a.shape[1]):
+        u, of_a, of_b = (a[:, None, k] - b[:, k]) * rate[k], v_a[:, None, k] * rate[k], v_b[:, k] * rate[k]
+        s, along_a, along_b, both = s + u * u, along_a + of_a * u, along_b + of_b * u, both + of_a * of_b
+
+    def slope(s: Array) -> Array:
+        return jax.jvp(kernel.of_squared_distance, (s,), (jnp.ones_like(s),))[1]
+
+    first, second = jax.jvp(slope, (s,), (jnp.ones_like(s),))
+    w_a = w_a[:, None]
+    value = w_a * w_b * kernel.of_squared_distance(s)
+    return value + 2.0 * first * (w_b * along_a - w_a * along_b - both) - 4.0 * second * along_a * along_b
+
+
+@_gram_of_functionals.def_jvp
+def _gram_of_functionals_jvp(primals, tangents):
+    # Through distances, whose derivatives are sums over the matrix and keep no matrices for each column.
+    def by_derivatives(kernel: AbstractStationary, x: Functionals, z: Functionals) -> Array:
+        return AbstractKernel.gram_of_functionals(kernel, x, z)
+
+    return _gram_of_functionals(*primals), eqx.filter_jvp(by_derivatives, primals, tangents)[1]
+
+
+def _slopes(rows: Functionals) -> Float[Array, "n 1 d"]:
+    return jnp.zeros_like(rows.x) if rows.slope is None else rows.slope
 
 
 class RBF(AbstractStationary):

@@ -82,7 +82,9 @@ def integrated_wiener(order: int, half: Float[Array, ""], level: Float[Array, ""
         own = level * product(back, jnp.swapaxes(back, -1, -2))
         return level * jnp.swapaxes(back, -1, -2), own + size * _power(x, powers) * (factors * backwards)
 
-    start = level * jnp.eye(order, dtype=level.dtype)[None]
+    def start() -> Array:
+        return level * jnp.eye(order, dtype=level.dtype)[None]
+
     return MarkovProcess(Coordinate(), (Part(np.eye(order)[:1], start, transition, earlier),))
 
 

@@ -15,12 +15,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax.solvers._steps import Steps, dense, times
+from kernax.solvers._steps import Steps, blocks_of, dense, product_blocks, times
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ROUNDINGS = 16
 """If the row before leaves no more than so many roundings of a row's variance, the two rows are the same."""
+_SIDE_BY_SIDE = 6
+"""States of more numbers: the determinant's derivatives are computed row after row, not from matrices kept for all rows.
+Processor time of value and gradient, 100,000 rows, sums of Matern32, with 2, 4, 6, 10 and 20 numbers of state: 25, 1.3, 1,
+0.7 and 0.4 times that of all rows side by side, whose matrices take 1.8 GB with 20 numbers."""
 
 
 class Chain(eqx.Module):
@@ -83,6 +87,21 @@ class Informed(NamedTuple):
     """`diag(A⁻¹)`; 0 in masked rows."""
     pull: Float[Array, "n j"]
     """`h diag(A⁻¹) - Ñ gain`: how the determinant depends on h."""
+
+
+class Sensitivity(NamedTuple):
+    """How the log determinant depends on the parts of the chain. Of matrices, the diagonal blocks, as in its steps."""
+
+    moves: tuple[Float[Array, "n _ _ _"], ...]
+    """`N M P`."""
+    shocks: tuple[Float[Array, "n _ _ _"], ...]
+    """N: what this row and the later ones add about the state."""
+    start: tuple[Float[Array, "_ _ _"], ...]
+    """What all rows add about the first state."""
+    inverse: Float[Array, " n"]
+    """`diag(A⁻¹)`; 0 in masked rows."""
+    varying: Float[Array, "n j"] | None
+    """`P⁻(h diag(A⁻¹) - Ñ gain)`, if h depends on the row."""
 
 
 class Passes(NamedTuple):
@@ -149,6 +168,31 @@ def run_filter(chain: Chain, noise: Float[Array, " n"]) -> tuple[Filtered, Bool[
     return Filtered(before, last, gain, spread, precision, later), _are_new(chain, gain, spread, found)
 
 
+@_differentiated_apart
+def run_back(chain: Chain, filtered: Filtered) -> Sensitivity:
+    """Backward for the derivatives of the determinant."""
+
+    def of_row(row: tuple[Steps, Array, Array, Array], later: Array) -> tuple[Array, Any]:
+        step, gain, precision, before = row
+        information, inverse, pull = _informed(step, gain, precision, later)
+        varying = None if step.varying is None else times(step.ahead(before), pull[:, None])[:, 0]
+        moves = product_blocks(information, step.forth(before), step.moves)
+        return information, (moves, blocks_of(information, step.shocks), inverse, varying)
+
+    def backward(later: Array, row: tuple[Steps, Array, Array, Array]) -> tuple[Array, Any]:
+        information, found = of_row(row, later)
+        return row[0].behind(information), found
+
+    rows = (chain.steps, filtered.gain, filtered.precision, filtered.before)
+    if chain.size <= _SIDE_BY_SIDE:
+        information, (moves, shocks, inverse, varying) = jax.vmap(of_row)(rows, filtered.later)
+        first = jax.tree.map(lambda leaf: leaf[0], chain.steps).behind(information[0])
+    else:
+        nothing = jnp.zeros_like(filtered.last)
+        first, (moves, shocks, inverse, varying) = jax.lax.scan(backward, nothing, rows, reverse=True)
+    return Sensitivity(moves, shocks, blocks_of(first, chain.start), inverse, varying)
+
+
 def _found(step: Steps, seen: Float[Array, " j"], noise: Float[Array, ""]) -> Float[Array, ""]:
     """The variance of what is new in a row that sees `P⁻h`."""
     return step.seen(seen[:, None])[0] + noise
@@ -184,8 +228,8 @@ def _are_new(
         return step.seen(step.forth(gain[:, None]))[0]
 
     taken = jax.vmap(carried)(jax.tree.map(lambda leaf: leaf[1:], chain.steps), gain[:-1]) ** 2 * spread[:-1]
-    left = found[1:] > _ROUNDINGS * jnp.finfo(gain.dtype).eps * taken
-    return jnp.all((found > 0) | ~chain.live) & jnp.all(left | ~chain.live[1:])
+    least = _ROUNDINGS * jnp.finfo(gain.dtype).eps * jnp.concatenate([jnp.zeros_like(taken[:1]), taken])
+    return jnp.all((found > least) | ~chain.live)
 
 
 @_differentiated_apart

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax.kernels._markov import product
-from kernax.solvers._chain import Chain, Filtered, Passes
+from kernax.solvers._chain import Chain, Filtered, Passes, run_back
 from kernax.solvers._steps import Steps, by_block
 
 
@@ -37,16 +37,13 @@ def logdet(chain: Chain, noise: Float[Array, " n"], filtered: Filtered) -> Float
 @logdet.def_jvp
 def _logdet_jvp(primals, tangents):
     (chain, noise, filtered), (d_chain, d_noise, _) = primals, tangents
-    steps = chain.steps
-    information, inverse, pull = filtered.informed(steps)
-    moved = jax.vmap(Steps.forth)(steps, filtered.before)
-    first: Steps = jax.tree.map(lambda leaf: leaf[0], steps)
+    found = run_back(chain, filtered)
     weights = _Weights(
-        moves=tuple(2.0 * w for w in _product_blocks(information, moved, steps.moves)),
-        shocks=tuple(_blocks(information, steps.shocks)),
-        start=tuple(w[0] for w in _blocks(first.behind(information[0])[None], chain.start)),
-        noise=inverse,
-        varying=None if steps.varying is None else 2.0 * product(filtered.ahead(steps), pull[:, :, None])[:, :, 0],
+        moves=tuple(2.0 * w for w in found.moves),
+        shocks=found.shocks,
+        start=found.start,
+        noise=found.inverse,
+        varying=None if found.varying is None else 2.0 * found.varying,
     )
     weights = jax.tree.map(lambda leaf: leaf[..., None], weights)
     return logdet(chain, noise, filtered), _slope((chain, noise), (d_chain, d_noise), weights)[0]
@@ -103,33 +100,6 @@ def _slope(place: tuple[Chain, Array], change: Any, weights: _Weights) -> Float[
         return functools.reduce(operator.add, jax.tree.leaves(products))
 
     return eqx.filter_jvp(along, place, change)[1]
-
-
-def _blocks(matrices: Float[Array, "n j j"], like: tuple[Array, ...]) -> list[Float[Array, "n p g g"]]:
-    """The diagonal blocks of matrices."""
-    out = []
-    for rows, begin in zip(by_block(matrices, like), _begins(like), strict=True):
-        count, own = rows.shape[1:3]
-        square = rows[..., begin : begin + count * own].reshape(-1, count, own, count, own)
-        same = jnp.eye(count, dtype=bool)[:, None, :, None]
-        out.append(jnp.sum(jnp.where(same, square, 0.0), axis=3) if count > 1 else square[:, :, :, 0])
-    return out
-
-
-def _begins(like: tuple[Array, ...]) -> list[int]:
-    sizes = [block.shape[-3] * block.shape[-2] for block in like]
-    return [sum(sizes[:i]) for i in range(len(sizes))]
-
-
-def _product_blocks(
-    a: Float[Array, "n j j"], b: Float[Array, "n j j"], like: tuple[Array, ...]
-) -> list[Float[Array, "n p g g"]]:
-    """The diagonal blocks of products `A B`, for symmetric A."""
-    pairs = zip(by_block(jnp.swapaxes(b, 1, 2), like), by_block(a, like), strict=True)
-    out = []
-    for right, left in pairs:
-        out.append(product(left, jnp.swapaxes(right, -1, -2)))
-    return out
 
 
 def _outer_blocks(

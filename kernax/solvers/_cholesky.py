@@ -83,6 +83,17 @@ class CholeskySystem(AbstractSystem):
     def _solve(self, columns):
         return Solution(derivatives.solve_by(self.operator, self.raw, columns), self.result)
 
+    def _solve_grown(self, columns, known):
+        raw, gram = self.raw, self.gram
+        if not isinstance(raw, GrownCholesky) or not isinstance(gram, GrownGram) or gram.first.n != known.shape[0]:
+            return self._solve(columns)
+        # With S what the old rows leave of A_nn: α_n = S⁻¹ (b_n - A_no α), and α - A_oo⁻¹ A_on α_n for the old rows.
+        numbers, side, old = jax.lax.stop_gradient((columns, gram.side, known))
+        new = RawCholesky(raw.corner).solve(numbers[old.shape[0] :] - matmul(side.T, old))
+        old = old - _raw.solve_upper(raw.first.upper, matmul(raw.side, new))
+        value = derivatives.known_solution(self.operator, raw, columns, jnp.concatenate([old, new]))
+        return Solution(value, self.result)
+
     def _logdet(self):
         return derivatives.logdet(self.operator, self.raw)
 

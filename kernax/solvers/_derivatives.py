@@ -74,6 +74,21 @@ def solve_by(operator: Shifted, raw: AbstractRaw, b: Float[Array, "n p"]) -> Flo
     return jax.lax.custom_linear_solve(operator.mv, b, lambda _, v: raw.solve(v), symmetric=True)
 
 
+@eqx.filter_custom_jvp
+def known_solution(
+    operator: Shifted, raw: AbstractRaw, b: Float[Array, "n p"], solved: Float[Array, "n p"]
+) -> Float[Array, "n p"]:
+    """`A⁻¹ b`, which is known to be `solved`, with the derivatives of `solve_by`."""
+    return solved
+
+
+@known_solution.def_jvp
+def _known_solution_jvp(primals, tangents):
+    (operator, raw, b, _), (change, _, d_b, _) = primals, tangents
+    moved = eqx.filter_jvp(lambda operator, b: solve_by(operator, raw, b), (operator, b), (change, d_b))[1]
+    return known_solution(*primals), moved
+
+
 def solve_matrix(matrix: Float[Array, "n n"], raw: AbstractRaw, b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
     """`A⁻¹ b` for an explicit symmetric matrix and a raw factor of it."""
     columns = b[:, None] if b.ndim == 1 else b

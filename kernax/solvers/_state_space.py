@@ -270,7 +270,7 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
     is_sorted, places = jnp.all(keys[1:] >= keys[:-1]), jnp.arange(gram.n)
     order = jax.lax.cond(is_sorted, lambda: places, lambda: jnp.argsort(keys).astype(places.dtype))
     live, times = gram.mask[order], times[order]
-    last = times[jnp.maximum(jnp.sum(live) - 1, 0)]
+    last = times[jnp.maximum(jnp.sum(gram.mask) - 1, 0)]
     times = jnp.where(live, times, jnp.where(live[0], last, 0.0))
     observation = process.observation(x)
     if not isinstance(observation, tuple):
@@ -278,7 +278,8 @@ def _chain_gram(gram: AbstractGram, dtype: Any) -> tuple[ChainGram, Bool[Array, 
     # All steps are finite if the shortest and the longest are.
     ends = process.steps(jnp.stack([jnp.zeros_like(last), last - times[0]]), ())
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in jax.tree.leaves((ends, process.start(dtype)))]))
-    finite = finite & jnp.all(jnp.isfinite(times)) & jnp.all(jnp.isfinite(jnp.asarray(observation)))
+    # They are in order, so that the first and the last are not finite if any is not.
+    finite = finite & jnp.all(jnp.isfinite(times[jnp.array([0, -1])])) & jnp.all(jnp.isfinite(jnp.asarray(observation)))
     # A process that is not is replaced by one that is, so that no gradient behind a `where` meets NaN.
     process = arranged(_replaced_unless(finite, gram.kernel), x)
     times = jnp.where(finite, times, 0.0)
@@ -325,5 +326,5 @@ def _prepared(gram: ChainGram, finite: Bool[Array, ""], noise: Float[Array, "*n"
     result = Result.where(enough, Result.successful, Result.too_few_harmonics)
     result = Result.where(is_new, result, Result.not_positive_definite)
     result = Result.where(finite, result, Result.nonfinite)
-    result = Result.where(jnp.any(gram.mask), result, Result.empty)
+    result = Result.where(jnp.sum(gram.mask) > 0, result, Result.empty)
     return StateSpaceSystem(gram=gram, noise=noise, filtered=filtered, jitter=jnp.zeros((), noise.dtype), result=result)

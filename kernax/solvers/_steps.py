@@ -20,6 +20,9 @@ from kernax.kernels import MarkovProcess
 from kernax.kernels._markov import Coordinate, Part, product
 from kernax.rows import Rows, num_rows
 
+WRITTEN_OUT = 12
+"""Sums over more numbers of a state are not written out: they are loops."""
+
 
 class Steps(eqx.Module):
     """One step from the row before to a row. Those of many rows have an axis of rows in front: for `jax.vmap` or a scan.
@@ -86,8 +89,41 @@ class Steps(eqx.Module):
         return h[:, None] * values
 
 
+def blocks_of(matrix: Float[Array, "j j"], like: tuple[Array, ...]) -> tuple[Float[Array, "p g g"], ...]:
+    """The diagonal blocks of a matrix."""
+    out, begin = [], 0
+    for block in like:
+        count, own = block.shape[-3:-1]
+        end = begin + count * own
+        square = matrix[begin:end, begin:end].reshape(count, own, count, own)
+        same = np.eye(count, dtype=bool)[:, None, :, None]
+        out.append(jnp.sum(jnp.where(same, square, 0.0), axis=2) if count > 1 else square[:, :, 0])
+        begin = end
+    return tuple(out)
+
+
+def product_blocks(
+    a: Float[Array, "j j"], b: Float[Array, "j j"], like: tuple[Array, ...]
+) -> tuple[Float[Array, "p g g"], ...]:
+    """The diagonal blocks of the product of two matrices."""
+    out, begin = [], 0
+    for block in like:
+        count, own = block.shape[-3:-1]
+        end = begin + count * own
+        left, right = a[begin:end].reshape(count, own, -1), b[:, begin:end].reshape(-1, count, own)
+        if a.shape[0] > WRITTEN_OUT:
+            out.append(jnp.sum(left[:, :, None] * jnp.moveaxis(right, 0, -1)[:, None], axis=-1))
+        else:
+            terms = (left[:, :, j, None] * right[j, :, None] for j in range(a.shape[0]))
+            out.append(functools.reduce(operator.add, terms))
+        begin = end
+    return tuple(out)
+
+
 def times(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
     """The product of small matrices, written out: XLA fuses it with what surrounds it, and keeps scans over it fast."""
+    if a.shape[1] > WRITTEN_OUT:
+        return jnp.sum(a[:, :, None] * b, axis=1)
     return functools.reduce(operator.add, (a[:, j, None] * b[j] for j in range(a.shape[1])))
 
 
@@ -187,8 +223,13 @@ class Arranged(NamedTuple):
 
     def start(self, dtype: Any) -> tuple[Float[Array, "_ _ _"], ...]:
         """The covariance of the first state, in blocks."""
-        stacks = [jnp.concatenate([_repeated(part.start, count) for part, count, _ in group]) for group in self.groups]
-        return tuple(stack.astype(dtype) for stack in stacks)
+        stacks = []
+        for group in self.groups:
+            runs = [
+                _starts_of_run([one for one, _ in run], key[-1]) for key, run in _runs([(p.start, c) for p, c, _ in group])
+            ]
+            stacks.append(jnp.concatenate(runs).astype(dtype))
+        return tuple(stacks)
 
 
 def _runs(known: list[tuple[Any, int]]) -> list[tuple[Any, list[tuple[Any, int]]]]:
@@ -205,17 +246,45 @@ def _of_run(transitions: list[Any], count: int, lengths: Float[Array, " n"]) -> 
     """The blocks of transitions that differ in their parameters only: computed side by side, which compiles faster."""
     if len(transitions) == 1:
         return [_repeated(blocks, count) for blocks in transitions[0](lengths)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *transitions)
+    stacked = _stacked(transitions)
     # (Those of kernels with features have no parameters, so the number of them has to be said.)
     found = jax.vmap(lambda transition: transition(lengths), out_axes=1, axis_size=len(transitions))(stacked)
     whole = [_repeated(blocks, count) for blocks in found]
     return [blocks.reshape(blocks.shape[0], -1, *blocks.shape[-2:]) for blocks in whole]
 
 
+def _starts_of_run(starts: list[Any], count: int) -> Float[Array, "_ g g"]:
+    """The same for the covariances of first states."""
+    if len(starts) == 1:
+        return _repeated(starts[0](), count)
+    found = _repeated(jax.vmap(lambda start: start(), axis_size=len(starts))(_stacked(starts)), count)
+    return found.reshape(-1, *found.shape[-2:])
+
+
+def _stacked(functions: list[Any]) -> Any:
+    """Functions of parameters as one, whose parameters have an axis in front."""
+    return jax.tree.map(lambda *leaves: _numbers(leaves) if leaves[0].ndim == 0 else jnp.stack(leaves), *functions)
+
+
+@jax.custom_jvp
+def _numbers(each: tuple[Float[Array, ""], ...]) -> Float[Array, " p"]:
+    """Numbers as a vector, by choices: XLA compiles each number of a long concatenation by itself."""
+    places, vector = np.arange(len(each)), jnp.broadcast_to(each[0], len(each))
+    for place, number in enumerate(each[1:], 1):
+        vector = jnp.where(places == place, number, vector)
+    return vector
+
+
+@_numbers.defjvp
+def _numbers_jvp(primals, tangents):
+    return _numbers(*primals), jnp.stack(*tangents)
+
+
 def _earlier(part: Part, lengths: Float[Array, " n"]) -> tuple[Float[Array, "n p g g"], Float[Array, "n p g g"]]:
     """`Part.earlier` of a stationary process."""
-    move = product(part.transition(lengths)[0], part.start)
-    return move, jnp.broadcast_to(part.start, move.shape)
+    start = part.start()
+    move = product(part.transition(lengths)[0], start)
+    return move, jnp.broadcast_to(start, move.shape)
 
 
 def _repeated(blocks: Float[Array, "*n _ g g"], count: int) -> Float[Array, "*n p g g"]:

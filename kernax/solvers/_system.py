@@ -142,6 +142,11 @@ class AbstractSystem(eqx.Module):
         del gram, noise
         return None
 
+    def _solve_grown(self, columns: Float[Array, "n p"], known: Float[Array, "k p"]) -> Solution:
+        """`A⁻¹ b` for every column, from the solution for the first k rows without the others."""
+        del known
+        return self._solve(columns)
+
     def eigenvalues(self) -> Float[Array, " n"] | None:
         """The eigenvalues of K over the rows that count; NaN for the others."""
         return None
@@ -247,7 +252,15 @@ class AbstractSystem(eqx.Module):
 
     def solve(self, b: Float[Array, "n *p"]) -> Solution:
         """`A⁻¹ b` for one right-hand side or for every column."""
-        solution = self._solve(self._columns(b))
+        return self._as_asked(self._solve(self._columns(b)), b)
+
+    def solve_grown(self, b: Float[Array, "n *p"], known: Solution) -> Solution:
+        """`A⁻¹ b` for a System with more rows at the end, from the solution for the first rows without the others."""
+        value = known.value
+        return self._as_asked(self._solve_grown(self._columns(b), value.reshape(value.shape[0], -1)), b)
+
+    def _as_asked(self, solution: Solution, b: Float[Array, "n *p"]) -> Solution:
+        """A solution in the shape of b, NaN if there is none."""
         value = self._or_nan(self._columns(solution.value)).reshape(b.shape)
         return solution._replace(value=value, result=worse(self.result, solution.result))
 
