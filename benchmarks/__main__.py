@@ -46,6 +46,7 @@ MODULES = {
     "dask": "dask_many",
     "devices": "devices",
     "state_space": "state_space",
+    "svc_digits": "svc_digits",
     "svr": "svr",
     "svr_batch": "svr_batch",
     "svr_gradient": "svr_gradient",
