@@ -216,7 +216,7 @@ def _gram(model: SVC, data: Data) -> Float[Array, "n n"]:
 @partial(compiled, size_of=lambda given: given[0][1].shape[1])
 def _machines(
     gram: Float[Array, "n n"],
-    rows: Int[Array, "p s"],
+    rows: Int[Any, "p s"],
     labels: Float[Array, "p s"],
     bounds: Float[Array, "p s"],
     *,
@@ -237,8 +237,8 @@ def _machines(
         residual = kkt_residual(slopes(dual, found.alpha, gradient), found.intercept)
         result = outcome(residual, labels - found.intercept, labels != 0, found.used_up)
         result = Result.where(finite, result, Result.nonfinite)
-        numbers = (jnp.where(finite, part, jnp.nan) for part in (found.alpha, found.intercept, residual))
-        return _Found(*numbers, result, found.settled)
+        alpha, b, residual = (jnp.where(finite, part, jnp.nan) for part in (found.alpha, found.intercept, residual))
+        return _Found(alpha, b, residual, result, found.settled)
 
     return jax.lax.map(of_pair, (rows, labels, bounds))
 
