@@ -74,7 +74,7 @@ class OneAgainstOne(eqx.Module):
 
 
 def one_against_one(
-    model: SVC,
+    model: Any,
     x: Any,
     labels: Any,
     *,
@@ -90,7 +90,7 @@ def one_against_one(
 
     **Arguments:**
 
-    - `model`: kernel and C, which all machines share.
+    - `model`: a [`kernax.learners.SVC`][], whose kernel and C all machines share.
     - `x`: rows, `(n, d)`.
     - `labels`: integers or text, `(n,)`.
     - `weights`: a weight for each row, which multiplies its loss.
