@@ -182,9 +182,9 @@ def _trained(gram: Array, problem: _Problem, bounds: Array, intercept: bool, max
     # BLAS takes all cores by itself for larger matrices.
     threads = min(cores(), count) if width <= SMALL and jax.default_backend() == "cpu" else 1
     labels = jnp.asarray(problem.labels, gram.dtype)
-    own = -(-count // threads)
+    share = -(-count // threads)
     # As many machines for every thread, so that there is one program: the first ones once more.
-    chunks = np.resize(np.arange(count), (threads, own))
+    chunks = np.resize(np.arange(count), (threads, share))
     train = partial(_machines, gram, intercept=intercept, max_steps=jnp.asarray(max_steps))
 
     def of_chunk(chunk: np.ndarray) -> _Found:
@@ -195,7 +195,8 @@ def _trained(gram: Array, problem: _Problem, bounds: Array, intercept: bool, max
         parts = list(pool.map(of_chunk, chunks))
     found = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count].copy(), *parts)
     for at in np.flatnonzero(~found.settled):
-        again = train(problem.rows[[at]], labels[[at]], bounds[[at]], by_pivoting_alone=False)
+        own = slice(at, at + 1)
+        again = train(problem.rows[own], labels[own], bounds[own], by_pivoting_alone=False)
         for leaves in zip(jax.tree.leaves(found), jax.tree.leaves(jax.device_get(again)), strict=True):
             leaves[0][at] = leaves[1][0]
     return found
