@@ -47,6 +47,7 @@ MODULES = {
     "kernel_search": "kernel_search",
     "devices": "devices",
     "state_space": "state_space",
+    "svc_digits": "svc_digits",
     "svr": "svr",
     "svr_batch": "svr_batch",
     "svr_gradient": "svr_gradient",

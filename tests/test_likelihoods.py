@@ -251,29 +251,96 @@ def test_predictions_are_averages_over_the_latent_function():
     assert share == pytest.approx(0.9, abs=1e-7)
 
 
-def test_thresholds_and_dispersion_are_fitted():
-    x = RNG.uniform(0, 5, (60, 1))
-    counts = RNG.negative_binomial(2.0, 2.0 / (2.0 + np.exp(1.5 + np.sin(x[:, 0])))).astype(float)
-    model = learners.LatentGP(1.0 * kx.RBF() + kx.Constant(1.0), learners.NegativeBinomial(5.0))
-    fit = kx.fit(model, kx.Data(x, counts))
-    assert fit.result == kx.Result.successful
-    assert 0.1 < float(fit.model.likelihood.dispersion) < 2.0
-    grades = np.digitize(np.sin(x[:, 0]) + 0.2 * RNG.logistic(size=60), [-0.6, 0.6]).astype(float)
-    fit = kx.fit(learners.LatentGP(1.0 * kx.RBF(), learners.Ordinal(3)), kx.Data(x, grades))
-    assert fit.result == kx.Result.successful
-    assert np.diff(fit.model.likelihood.thresholds) > 0
+ROWS = np.linspace(0.0, 6.0, 24)[:, None]
+WAVE = 1.5 * np.sin(ROWS[:, 0])
+FITTED = {
+    "Bernoulli": (learners.Bernoulli(), (RNG.logistic(size=24) < WAVE).astype(float), lambda _: 1.0, (1.0, 1.0)),
+    "Poisson": (learners.Poisson(), RNG.poisson(np.exp(1 + WAVE)).astype(float), lambda _: 1.0, (1.0, 1.0)),
+    "binomial": (
+        learners.NegativeBinomial(5.0),
+        RNG.negative_binomial(2.0, 2.0 / (2.0 + np.exp(1.5 + WAVE))).astype(float),
+        lambda loss: loss.dispersion,
+        (0.05, 2.5),
+    ),
+    "grades": (
+        learners.Ordinal(3),
+        np.digitize(WAVE + 0.5 * RNG.logistic(size=24), [-0.6, 0.6]).astype(float),
+        lambda loss: loss.thresholds[1] - loss.thresholds[0],
+        (0.1, 20.0),
+    ),
+    "Student": (
+        learners.StudentT(1.0, 4.0),
+        WAVE + 0.1 * RNG.normal(size=24) + 5.0 * (np.arange(24) == 9),
+        lambda loss: loss.scale,
+        (0.03, 0.3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_likelihoods_are_fitted_alone_and_with_others(name):
+    """One of two datasets fitted together ends where it does alone, at a maximum, and its parameter is near the true one."""
+    likelihood, y, parameter, (low, high) = FITTED[name]
+    model = learners.LatentGP(1.0 * kx.RBF(), likelihood)
+    model = kx.with_prior(model, lambda m: m.kernel.kernel.lengthscale, kx.priors.LogNormal(0.5, 0.5))
+    model = kx.with_prior(model, lambda m: m.kernel.variance, kx.priors.LogNormal(0.5, 0.5))
+    if name == "Student":
+        model = kx.with_prior(model, lambda m: m.likelihood.freedom, kx.priors.LogNormal(1.4, 0.1))
+    data = kx.Data(ROWS, y)
+    found, many = kx.fit(model, data), kx.fit_many(model, [data, kx.Data(ROWS[2:], y[2:])])
+    assert found.result == kx.Result.successful
+    assert list(many.result_names) == ["successful"] * 2
+    assert low <= float(parameter(found.model.likelihood)) <= high
+    np.testing.assert_allclose(many[0].value, found.value, rtol=1e-6)
+    np.testing.assert_allclose(parameter(many[0].model.likelihood), parameter(found.model.likelihood), rtol=1e-2)
+
+
+def test_counts_of_millions():
+    """A Newton step in NumPy moves the mode no more, and it was found in few steps."""
+    y = np.round(1e6 * np.exp(WAVE))
+    gram = 200.0 * np.exp(-0.5 * (ROWS - ROWS.T) ** 2)
+    for likelihood, dispersion, theirs in (
+        (learners.Poisson(), 0.0, lambda f: stats.poisson.logpmf(y, np.exp(f))),
+        (learners.NegativeBinomial(0.5), 0.5, lambda f: stats.nbinom.logpmf(y, 2.0, 2.0 / (2.0 + np.exp(f)))),
+    ):
+        c = kx.condition(learners.LatentGP(200.0 * kx.RBF(), likelihood), kx.Data(ROWS, y))
+        assert c.result == kx.Result.successful
+        assert int(c.num_steps) <= 30
+        f = np.asarray(c.values)
+        mean, spread = np.exp(f), 1.0 + dispersion * np.exp(f)
+        curvature = mean * (1.0 + dispersion * y) / spread**2
+        step = np.linalg.solve(np.eye(24) + gram * curvature, gram @ ((y - mean) / spread) - f)
+        np.testing.assert_allclose(step, 0.0, atol=1e-6)
+        np.testing.assert_allclose(jax.vmap(likelihood.log_density)(y, f), theirs(f), atol=2e-8, rtol=1e-8)
 
 
 # What is refused
 
 GP = kx.RBF()
 REFUSED = {
-    "fractional": (learners.LatentGP(GP, learners.Poisson()), CLASSES + 0.5, ValueError, "y = 0.5 .row 0., only the whole"),
+    "fractional": (
+        learners.LatentGP(GP, learners.Poisson()),
+        CLASSES + 0.5,
+        ValueError,
+        "y = 0.5 .row 0., only the whole",
+    ),
     "negative": (learners.LatentGP(GP, learners.NegativeBinomial()), CLASSES - 1, ValueError, "y = -1"),
-    "not whole": (learners.LatentGP(GP, learners.Softmax(3)), CLASSES + 0.5, ValueError, "only whole numbers from 0"),
-    "too large": (learners.LatentGP(GP, learners.Ordinal(3)), CLASSES + 1, ValueError, "y = 3"),
+    "not whole": (
+        learners.LatentGP(GP, learners.Softmax(3)),
+        CLASSES + 0.5,
+        ValueError,
+        "from 0 to 2.*np.unique",
+    ),
+    "too large": (
+        learners.LatentGP(GP, learners.Ordinal(3)),
+        CLASSES + 1,
+        ValueError,
+        "y = 3.*of 3 classes",
+    ),
     "one class": (learners.LatentGP(GP, learners.Softmax(3)), np.ones(N), ValueError, "one class only"),
     "neither": (learners.LatentGP(GP, learners.Bernoulli()), CLASSES, ValueError, "y = 2"),
+    "one class of two": (learners.LatentGP(GP, learners.Bernoulli()), np.zeros(N), ValueError, "one class only"),
+    "one grade": (learners.LatentGP(GP, learners.Ordinal(3)), np.ones(N), ValueError, "one class only"),
     "a machine": (learners.KernelMachine(GP, learners.Softmax(3)), CLASSES, TypeError, "take learners.LatentGP"),
 }
 
@@ -283,6 +350,14 @@ def test_refused_with_a_reason(name):
     model, y, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         kx.condition(model, kx.Data(X, y))
+    with pytest.raises(error, match=message):
+        kx.fit(model, kx.Data(X, y))
+
+
+@pytest.mark.parametrize("likelihood", [learners.Poisson(), learners.StudentT(), learners.Softmax(3)], ids=repr)
+def test_targets_that_are_no_numbers_are_refused(likelihood):
+    with pytest.raises(ValueError, match=r"y has NaN.*drop them, or mark them with mask=False"):
+        kx.fit(learners.LatentGP(GP, likelihood), kx.Data(X, np.where(CLASSES == 1, np.nan, CLASSES)))
 
 
 def test_likelihoods_that_cannot_be():
@@ -299,3 +374,5 @@ def test_traced_labels_have_a_status():
         return kx.condition(softmax_of(THETA), kx.Data(X, y)).result
 
     assert jax.jit(result)(CLASSES + 0.5) == kx.Result.unknown_labels
+    counts = kx.fit_many(learners.LatentGP(GP, learners.Poisson()), [kx.Data(X, CLASSES), kx.Data(X, CLASSES - 1)])
+    assert list(counts.result_names) == ["successful", "unknown_labels"]

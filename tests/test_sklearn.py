@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process import kernels
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
@@ -255,10 +254,11 @@ def test_support_vector_classification_is_that_of_scikit_learn(weights):
     counted = np.arange(30) if weights is None else np.flatnonzero(weights)
     np.testing.assert_array_equal(two.support_, counted[np.sort(theirs.support_)])
     three = ks.SupportVectorClassifier(kx.RBF(0.8), C=2.0).fit(X, LABELS, sample_weight=weights)
-    counts = WEIGHTS.astype(int) if weights is not None else np.ones(30, int)
-    rest = OneVsRestClassifier(clone(theirs)).fit(X.repeat(counts, axis=0), LABELS.repeat(counts))
-    close(three.decision_function(NEW), rest.decision_function(NEW), 1e-6)
-    np.testing.assert_array_equal(three.predict(X), rest.predict(X))
+    theirs.set_params(break_ties=True).fit(X, LABELS, sample_weight=weights)
+    close(three.decision_function(NEW), theirs.decision_function(NEW), 1e-6)
+    np.testing.assert_array_equal(three.predict(X), theirs.predict(X))
+    np.testing.assert_array_equal(three.support_, counted[np.sort(theirs.support_)])
+    close(three.intercept_, -theirs.intercept_, 1e-6)
     assert list(three.classes_) == ["ant", "bee", "cow"]
 
 

@@ -154,7 +154,11 @@ def _slope_of_one(wide, *values, of, names, own, exact, width):
     if of == "c":
         pairs = _all_pairs(given["w"], a, b, *others, wide=wide, exact=exact)
         # The squared difference of a row from itself is exactly 0 anyway, and the check would take time.
-        return pairs if not own or (exact and not others) else jnp.where(jnp.eye(len(pairs), dtype=bool), 0.0, pairs)
+        if not own or (exact and not others):
+            return pairs
+        # In the type of the distances: with integers in it, XLA does not vectorise the loop that this becomes part of.
+        place = jnp.arange(len(pairs), dtype=pairs.dtype)
+        return jnp.where(place[:, None] == place, 0.0, pairs)
     if of == "w":
         sums = _summed(given["c"], [a, *others[:1]], [b, *others[1:]], own=own, square=not others)
         return jnp.sum(sums, keepdims=True)[0] if width == 1 else jnp.sum(sums, axis=1)

@@ -16,6 +16,7 @@ from kernax.learners._linear import LeastSquaresFit, RidgeFit, least_squares, ri
 from kernax.learners._linear_thresholds import LinearThresholds
 from kernax.learners._losses import AbstractLoss, Huber, Logistic, Poisson, SmoothQuantile, Squared, SquaredHinge
 from kernax.learners._members import AbstractMembers
+from kernax.learners._one_against_one import OneAgainstOne, one_against_one
 from kernax.learners._one_against_rest import OneAgainstRest, one_against_rest
 from kernax.learners._residual_boosting import Boosted, boosted
 from kernax.learners._smooth_machine import KernelMachine, SmoothMachine
@@ -48,6 +49,7 @@ __all__ = [
     "LinearThresholds",
     "Logistic",
     "NegativeBinomial",
+    "OneAgainstOne",
     "OneAgainstRest",
     "Ordinal",
     "Poisson",
@@ -74,6 +76,7 @@ __all__ = [
     "lasso_path",
     "least_squares",
     "majority_vote",
+    "one_against_one",
     "one_against_rest",
     "random_fourier_features",
     "ridge",

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int
 from kernax._arrays import matmul
 from kernax.solvers import factorise_matrix, one_at_a_time_on_cpu
 
-_SMALL = 512
-"""Rows up to which the whole system is factorised."""
+_SMALL, _MEDIUM = 128, 512
+"""Rows up to which there is one size of systems, the whole one, and up to which there are two."""
 
 AT_LOWER, FREE_BELOW, AT_ZERO, FREE_ABOVE, AT_UPPER = -2, -1, 0, 1, 2
 """Where a coefficient is: its `place`, whose sign is the coefficient's."""
@@ -106,7 +106,7 @@ def _face(
     n, count = gram.shape[0], jnp.sum(free)
     level = constant_level(gram)
     # Each is compiled by itself, and gathering costs more than it saves for few rows.
-    sizes = [n] if n <= _SMALL else [n // 3, 2 * n // 3, n]
+    sizes = [n] if n <= _SMALL else [n // 3, n] if n <= _MEDIUM else [n // 3, 2 * n // 3, n]
 
     def of_size(size: int) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
         if size == n:

@@ -10,10 +10,8 @@ import numpy as np
 from jax.scipy.special import betainc, gammaln
 from jaxtyping import Array, Bool, Float
 
-from kernax.learners._losses import AbstractLoss, is_count
+from kernax.learners._losses import AbstractLoss, is_count, log_rising, softplus
 from kernax.parameters import Parameter, positive, real
-
-_LARGE = 16.0
 
 
 class Bernoulli(AbstractLoss):
@@ -21,8 +19,13 @@ class Bernoulli(AbstractLoss):
 
     whole: ClassVar[bool] = True
 
+    @property
+    def num_classes(self):
+        return 2
+
     def value(self, y, f):
-        return jax.nn.softplus(f) - y * f
+        # Without a difference of large numbers, however certain the class is.
+        return softplus((1.0 - 2.0 * y) * f)
 
     def log_normaliser(self):
         return jnp.zeros(())
@@ -58,7 +61,9 @@ class NegativeBinomial(AbstractLoss):
     def value(self, y, f):
         size = 1.0 / self.dispersion
         logit = f + jnp.log(self.dispersion)
-        return (y + size) * jax.nn.softplus(logit) - y * logit - log_rising(size, y) + gammaln(y + 1.0)
+        # For counts of millions, `(y + r) log(1 + e^logit)` and `y·logit` would cancel, and so do the two parts of the
+        # constant: added to the rest one by one, they would round off what depends on f.
+        return size * softplus(logit) + y * softplus(-logit) + (gammaln(y + 1.0) - log_rising(size, y))
 
     def log_normaliser(self):
         return jnp.zeros(())
@@ -94,7 +99,6 @@ class Ordinal(AbstractLoss):
 
     first: Float[Parameter, ""] = real()
     gaps: Float[Parameter, " q"] = positive()
-    numbered: ClassVar[bool] = True
     whole: ClassVar[bool] = True
 
     def __init__(self, thresholds: Any):
@@ -110,6 +114,10 @@ class Ordinal(AbstractLoss):
         self.gaps = np.diff(levels)
 
     @property
+    def num_classes(self):
+        return self.grades
+
+    @property
     def grades(self) -> int:
         """How many grades there are."""
         return self.gaps.shape[0] + 2
@@ -123,8 +131,8 @@ class Ordinal(AbstractLoss):
         # σ(a) - σ(b) = σ(a) σ(-b) (1 - e^{b-a}), so that f is in no difference.
         grade = jnp.clip(y, 0, self.grades - 1).astype(int)
         last, ends = self.grades - 1, self.thresholds
-        above = jnp.where(grade < last, jax.nn.softplus(f - ends[jnp.minimum(grade, last - 1)]), 0.0)
-        below = jnp.where(grade > 0, jax.nn.softplus(ends[jnp.maximum(grade - 1, 0)] - f), 0.0)
+        above = jnp.where(grade < last, softplus(f - ends[jnp.minimum(grade, last - 1)]), 0.0)
+        below = jnp.where(grade > 0, softplus(ends[jnp.maximum(grade - 1, 0)] - f), 0.0)
         between = (grade > 0) & (grade < last)
         gap = self.gaps[jnp.clip(grade - 1, 0, last - 2)]
         return above + below - jnp.where(between, jnp.log(-jnp.expm1(-gap)), 0.0)
@@ -212,12 +220,15 @@ class Softmax(AbstractLoss):
     """
 
     classes: int = eqx.field(static=True)
-    numbered: ClassVar[bool] = True
     whole: ClassVar[bool] = True
 
     def __check_init__(self):
         if not isinstance(self.classes, int) or self.classes < 2:
             raise ValueError(f"Softmax takes the number of classes, 2 or more, got {self.classes!r}.")
+
+    @property
+    def num_classes(self):
+        return self.classes
 
     @property
     def num_functions(self):
@@ -238,23 +249,6 @@ class Softmax(AbstractLoss):
 
     def spread(self, y, counts):
         return jnp.ones((), y.dtype)
-
-
-def log_rising(r: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, ""]:
-    """`log Γ(r + y) - log Γ(r)` for r > 0 and y ≥ 0, with all digits for large r, too: there by Stirling's series."""
-    large = r > _LARGE
-    z = jnp.where(large, r, 2.0 * _LARGE)
-    rest = _stirling(z + y) - _stirling(z)
-    by_series = (z + y - 0.5) * jnp.log1p(y / z) + y * jnp.log(z) - y + rest
-    few = jnp.where(large, 1.0, r)
-    return jnp.where(large, by_series, gammaln(few + y) - gammaln(few))
-
-
-def _stirling(z: Float[Array, ""]) -> Float[Array, ""]:
-    """`log Γ(z) - (z - ½) log z + z - ½ log 2π`, to 1e-15 from 16 on."""
-    inverse = 1.0 / z
-    square = inverse**2
-    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square * (1 / 1680 - square / 1188))))
 
 
 def _several(y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Bool[Array, ""]:

@@ -15,6 +15,9 @@ from kernax.parameters import Parameter, Parametrised, as_function, positive
 
 Scalar = Float[Array, ""]
 
+_LARGE = 16.0
+"""From where on Stirling's series is right to rounding."""
+
 
 @jax.custom_jvp
 def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -37,8 +40,6 @@ class AbstractLoss(Parametrised):
 
     labels: ClassVar[bool] = False
     """Whether y must be -1 or +1."""
-    numbered: ClassVar[bool] = False
-    """Whether y must be the number of a class, 0, 1, …"""
     whole: ClassVar[bool] = False
     """Whether y is a whole number."""
 
@@ -46,6 +47,11 @@ class AbstractLoss(Parametrised):
     def surrogate(self) -> "AbstractLoss | None":
         """A convex loss whose minimum is a second start, if this loss is not convex and its minimum need not be unique;
         `None` if it is convex."""
+        return None
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are if y is the number of one, 0, 1, …; else `None`."""
         return None
 
     @property
@@ -187,7 +193,11 @@ class Poisson(AbstractLoss):
     whole: ClassVar[bool] = True
 
     def value(self, y, f):
-        return jnp.exp(f) - y * f + gammaln(y + 1.0)
+        # Relative to the best f, log y: the terms are as large as y log y, and their sum is small.
+        best = jnp.log(jnp.maximum(y, 1.0))
+        off = f - best
+        loss = jnp.where(y > 0, y * (jnp.expm1(off) - off), jnp.exp(f))
+        return loss + log_factorial_beyond(y, best)
 
     def log_normaliser(self):
         return jnp.zeros(())
@@ -263,3 +273,29 @@ def row_curvatures(loss: AbstractLoss, y: Float[Array, " n"], f: Float[Array, " 
 
 def _of_one(loss: AbstractLoss) -> Any:
     return lambda y, f: jnp.asarray(loss.value(y, f)).astype(f.dtype)
+
+
+def log_rising(r: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, ""]:
+    """`log Γ(r + y) - log Γ(r)` for r > 0 and y ≥ 0, with all digits for large r, too: there by Stirling's series."""
+    large = r > _LARGE
+    z = jnp.where(large, r, 2.0 * _LARGE)
+    rest = _stirling(z + y) - _stirling(z)
+    by_series = (z + y - 0.5) * jnp.log1p(y / z) + y * jnp.log(z) - y + rest
+    few = jnp.where(large, 1.0, r)
+    return jnp.where(large, by_series, gammaln(few + y) - gammaln(few))
+
+
+def log_factorial_beyond(y: Float[Array, ""], log_y: Float[Array, ""]) -> Float[Array, ""]:
+    """`log y! - (y log y - y)` for y = 0, 1, …, with all digits for large y, too."""
+    large = y > _LARGE
+    z = jnp.where(large, y, 2.0 * _LARGE)
+    few = jnp.where(large, 1.0, y)
+    by_series = 0.5 * jnp.log(2.0 * math.pi * z) + _stirling(z)
+    return jnp.where(large, by_series, gammaln(few + 1.0) - few * log_y + few)
+
+
+def _stirling(z: Float[Array, ""]) -> Float[Array, ""]:
+    """`log Γ(z) - (z - ½) log z + z - ½ log 2π`, to 1e-15 from 16 on."""
+    inverse = 1.0 / z
+    square = inverse**2
+    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square * (1 / 1680 - square / 1188))))

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
@@ -32,12 +32,7 @@ class OneAgainstRest(eqx.Module):
     def classify(self, x: Any) -> Any:
         """The class with the largest score at every row, of ties the first: a NumPy array of labels (under tracing a JAX
         array, for which labels have to be numbers)."""
-        best = jnp.argmax(self.scores(x), axis=-1)
-        if is_concrete(best):
-            return np.asarray(self.classes)[np.asarray(best)]
-        if isinstance(self.classes[0], str):
-            raise TypeError("text cannot be an answer under jit: use jnp.argmax(….scores(x), axis=-1), or call it outside.")
-        return jnp.asarray(self.classes)[best]
+        return named(self.classes, jnp.argmax(self.scores(x), axis=-1))
 
 
 def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
@@ -64,6 +59,13 @@ def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, label
         raise TypeError(
             f"train must be a function of a kx.Data, or a classifier such as learners.SVC(kernel), got {train!r}."
         )
+    labels, _, classes = labels_of(labels, mask, "one_against_rest")
+    machines = tuple(train(Data(x, np.where(labels == label, 1, -1), mask)) for label in classes)
+    return OneAgainstRest(machines, tuple(classes.tolist()))
+
+
+def labels_of(labels: Any, mask: Any, caller: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The labels and which of them count, checked, and the classes among these, ascending."""
     if isinstance(labels, jax.Array) and not is_concrete(labels):
         raise TypeError("labels are being traced, and the number of classes has to be known: call it outside of jit.")
     labels = np.asarray(labels)
@@ -78,6 +80,14 @@ def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, label
     classes = np.unique(labels[counts])
     if len(classes) < 2:
         found = ", ".join(repr(label) for label in classes.tolist()) or "none"
-        raise ValueError(f"one_against_rest wants two classes or more, got {found}: there is nothing to tell apart.")
-    machines = tuple(train(Data(x, np.where(labels == label, 1, -1), mask)) for label in classes)
-    return OneAgainstRest(machines, tuple(classes.tolist()))
+        raise ValueError(f"{caller} wants two classes or more, got {found}: there is nothing to tell apart.")
+    return labels, counts, classes
+
+
+def named(classes: tuple[Any, ...], best: Int[Array, " m"]) -> Any:
+    """The labels at these places."""
+    if is_concrete(best):
+        return np.asarray(classes)[np.asarray(best)]
+    if isinstance(classes[0], str):
+        raise TypeError("text cannot be an answer under jit: take jnp.argmax of the scores, or call it outside.")
+    return jnp.asarray(classes)[best]

@@ -163,21 +163,28 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
     if not allowed.all():
         row = int(np.argmin(allowed))
         raise ValueError(
-            f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}){_wanted(loss)}: "
-            "drop it, or mask it."
+            f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}){_wanted(loss)}, "
+            "or drop the row, or mask it."
         )
-    if loss.numbered and not has_minimum:
-        raise ValueError(f"y has one class only, so {type(loss).__name__} has nothing to tell apart: give other rows, too.")
+    if loss.num_classes is not None and not has_minimum:
+        raise ValueError(
+            f"y has one class only, so {type(loss).__name__} has nothing to tell apart: give rows of other classes, too."
+        )
     if intercept and not has_minimum:
         what = "one class only" if loss.labels else "no count above 0"
         raise ValueError(f"y has {what}, and the intercept would run away: give other rows too, or intercept=False.")
 
 
 def _wanted(loss: AbstractLoss) -> str:
-    """What targets should be, for the message that refuses one."""
-    if loss.numbered:
-        return ", only whole numbers from 0 to the number of classes - 1"
-    return ", only the whole numbers 0, 1, 2, …" if loss.whole else ""
+    """What targets should be and what to do, for the message that refuses one."""
+    if loss.num_classes is not None:
+        return (
+            f", only the whole numbers from 0 to {loss.num_classes - 1}, one for each of {loss.num_classes} classes: write "
+            "np.unique(labels, return_inverse=True)[1], and give the likelihood as many classes as there are"
+        )
+    if loss.whole:
+        return ", only the whole numbers 0, 1, 2, …: give counts as they were counted, not scaled"
+    return ": see what the loss is for"
 
 
 def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:
@@ -209,7 +216,7 @@ def data_term(loss: AbstractLoss, data: Data, weights: Float[Array, "*n"]) -> tu
 
 def ended(result: Any, loss: AbstractLoss, data: Data, allowed: Bool[Array, ""], finite: Bool[Array, ""]) -> Any:
     """How an iteration ended, unless something was wrong with its data."""
-    strange = Result.unknown_labels if loss.labels or loss.numbered else Result.nonfinite
+    strange = Result.unknown_labels if loss.labels or loss.whole else Result.nonfinite
     result = Result.where(allowed, result, strange)
     result = Result.where(finite, result, Result.nonfinite)
     return Result.where(jnp.any(data.mask), result, Result.empty)

@@ -31,7 +31,7 @@ from kernax.parameters import Parameter, as_dtype, non_negative, positive
 from kernax.rows import take
 from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless
 
-_MAX_STEPS = 100
+MAX_STEPS = 100
 
 
 class SVR(AbstractMachine):
@@ -67,7 +67,7 @@ class SVR(AbstractMachine):
         return _solved(self, data, finite, solver, start=other.coefficients)[0]
 
     def conditioned_now(self, data, solver):
-        return _trained(self, data, solver, None, _MAX_STEPS)
+        return _trained(self, data, solver, None, MAX_STEPS)
 
     def initialised(self, data):
         spread = jnp.std(data.y, where=data.mask)
@@ -131,7 +131,7 @@ class SVC(AbstractMachine):
         return _solved(self, data, finite, solver, start=other.coefficients)[0]
 
     def conditioned_now(self, data, solver):
-        return _trained(self, data, solver, None, _MAX_STEPS)
+        return _trained(self, data, solver, None, MAX_STEPS)
 
     def initialised(self, data):
         x = take(data.x)
@@ -211,7 +211,7 @@ class SupportVectors(AbstractExpansion):
 
 
 def support_vectors(
-    model: SVR | SVC, data: Data, *, weights: Any = None, max_steps: int = _MAX_STEPS, throw: bool = True
+    model: SVR | SVC, data: Data, *, weights: Any = None, max_steps: int = MAX_STEPS, throw: bool = True
 ) -> SupportVectors:
     """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row.
 
@@ -276,7 +276,7 @@ def _solved(
     finite: Bool[Array, ""],
     solver: AbstractSolver,
     weights: Float[Array, " n"] | None = None,
-    max_steps: Int[Array, ""] | int = _MAX_STEPS,
+    max_steps: Int[Array, ""] | int = MAX_STEPS,
     start: Float[Array, " n"] | None = None,
     by_pivoting_alone: bool = False,
 ) -> tuple[SupportVectors, Bool[Array, ""]]:
@@ -302,13 +302,7 @@ def _solved(
     objective = losses + 0.5 * energy
     gap = losses + energy - jnp.sum(dual.targets * alpha) + dual.epsilon * jnp.sum(jnp.abs(alpha))
 
-    # Neither a level that the intercept takes up nor a few outliers make it easier.
-    scale = jax.lax.stop_gradient(jnp.sum(jnp.where(data.mask, jnp.abs(data.y - b), 0.0)) / jnp.maximum(data.count, 1))
-    single = jnp.finfo(data.dtype).eps > 1e-10
-    near = residual <= (1e-3 if single else 1e-6) * jnp.where(scale > 0, scale, 1.0)
-    # More steps would not help float32, which runs out of digits first.
-    result = Result.where(found.used_up & (not single), Result.max_steps_reached, Result.stalled)
-    result = Result.where(near, Result.successful, result)
+    result = outcome(residual, jax.lax.stop_gradient(data.y - b), data.mask, found.used_up)
     result = Result.where(known, result, Result.unknown_labels)
     result = Result.where(finite, result, Result.nonfinite)
     result = Result.where(jnp.any(data.mask), result, Result.empty)
@@ -331,3 +325,16 @@ def _solved(
         jitter=found.jitter,
     )
     return machine, found.settled
+
+
+def outcome(
+    residual: Float[Array, ""], targets: Float[Array, " n"], mask: Bool[Array, " n"], used_up: Bool[Array, ""]
+) -> Any:
+    """How training ended, from the KKT residual and the targets less the intercept."""
+    # Neither a level that the intercept takes up nor a few outliers make it easier.
+    scale = jnp.sum(jnp.where(mask, jnp.abs(targets), 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+    single = jnp.finfo(targets.dtype).eps > 1e-10
+    near = residual <= (1e-3 if single else 1e-6) * jnp.where(scale > 0, scale, 1.0)
+    # More steps would not help float32, which runs out of digits first.
+    result = Result.where(used_up & (not single), Result.max_steps_reached, Result.stalled)
+    return Result.where(near, Result.successful, result)

@@ -2,7 +2,7 @@
 
 They work in pipelines, grid searches and cross-validation, take NumPy arrays and data frames, and pickle. A kernel is an
 instance (`kernax.RBF()`), never a name, and never changed: `fit` keeps a new one in `kernel_`. What the functions of kernax
-return is kept too (`conditioned_`, `fit_`, `machines_`), so that all of kernax can be asked of a fitted estimator.
+return is kept too (`conditioned_`, `fit_`, `machine_`), so that all of kernax can be asked of a fitted estimator.
 
 - **Shapes.** JAX compiles a program for each shape, which takes longer than a small fit. Rows are therefore padded to a few
   counts (32, 128, 256, then steps of an eighth or less) behind a mask, and columns with zeros that kernels of distances and

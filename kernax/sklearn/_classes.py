@@ -1,16 +1,15 @@
 """Classes of any labels, told apart by machines for two."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from kernax.data import Data
-from kernax.kernels import AbstractKernel
 from kernax.learners import one_against_rest
 from kernax.sklearn._inputs import row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_mask, padded_width, with_columns, with_width
+from kernax.sklearn._shapes import padded, padded_mask
 
 
 class Labelled(NamedTuple):
@@ -40,23 +39,12 @@ def labelled_rows(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> 
     return Labelled(X[places], codes, weights[places], places, classes)
 
 
-def machines(
-    train: Callable[[Data], Any], X: np.ndarray, codes: np.ndarray, kernel: AbstractKernel | None = None
-) -> tuple[Any, ...]:
+def machines(train: Callable[[Data], Any], X: np.ndarray, codes: np.ndarray) -> tuple[Any, ...]:
     """The machine that tells class 1 from class 0, or of several classes each from all others."""
     x, labels, counts = padded(X), padded(codes), padded_mask(len(X))
-    if kernel is not None:
-        x = with_width(x, padded_width(X.shape[1], kernel))
     if codes.max() == 1:
-        trained = (train(Data(x, np.where(labels == 1, 1, -1), counts)),)
-    else:
-        trained = one_against_rest(train, x, labels, counts).machines
-    return trained if kernel is None else tuple(with_columns(machine, X.shape[1]) for machine in trained)
-
-
-def scores(question: Callable[[Any, np.ndarray], Any], machines: Sequence[Any], X: np.ndarray) -> np.ndarray:
-    """What kernel machines answer: (m,) of one, (m, k) of several."""
-    return joined([ask(question, machine, X) for machine in machines])
+        return (train(Data(x, np.where(labels == 1, 1, -1), counts)),)
+    return one_against_rest(train, x, labels, counts).machines
 
 
 def joined(answers: list[np.ndarray]) -> np.ndarray:

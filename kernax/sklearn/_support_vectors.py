@@ -7,11 +7,11 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_scalar
 
-from kernax.learners import SVC, SVR, support_vectors
-from kernax.sklearn._classes import chosen, labelled_rows, machines, scores
+from kernax.learners import SVC, SVR, one_against_one, support_vectors
+from kernax.sklearn._classes import chosen, labelled_rows
 from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, new_rows, row_weights, training_rows
-from kernax.sklearn._shapes import ask, padded, padded_data, padded_width, with_columns
+from kernax.sklearn._shapes import ask, padded, padded_data, padded_mask, padded_width, with_columns, with_width
 
 
 class SupportVectorRegressor(RegressorMixin, Estimator):
@@ -81,7 +81,8 @@ class SupportVectorRegressor(RegressorMixin, Estimator):
 class SupportVectorClassifier(ClassifierMixin, Estimator):
     """Hinge-loss classification, `min C Σ w_i max(1 - y_i (f(x_i) + b), 0) + ½‖f‖²`, exact to rounding.
 
-    Several classes are told apart one against the rest (scikit-learn's SVC: one against one).
+    Several classes are told apart by a machine for every pair of them, as in scikit-learn's `SVC`. Scores break ties between
+    votes (there: `break_ties=True`).
 
     Parameters
     ----------
@@ -95,12 +96,12 @@ class SupportVectorClassifier(ClassifierMixin, Estimator):
     classes_ : array (k,)
     support_ : array (s,)
         The rows that are support vectors of one machine or more.
-    dual_coef_ : array (1, s), of several classes (k, s)
-        Their coefficients in every machine.
-    intercept_ : array (1,) or (k,)
+    dual_coef_ : array (p, s)
+        Their coefficients in the machine of every pair: (0, 1), (0, 2), …, (1, 2), …; of two classes there is one.
+    intercept_ : array (p,)
     kernel_ : kernax kernel
-    machines_ : tuple of kernax.learners.SupportVectors
-        One for two classes, else one a class; with rows of padding behind their masks.
+    machine_ : kernax.learners.OneAgainstOne
+        With rows of padding behind its mask.
 
     Examples
     --------
@@ -121,20 +122,26 @@ class SupportVectorClassifier(ClassifierMixin, Estimator):
         X, codes, weights, places, self.classes_ = labelled_rows(self, X, y, sample_weight)
         check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
         self.kernel_ = as_kernel(self, X, weights)
-        model, w = SVC(self.kernel_, C=self.C), padded(weights, 0.0)
-        self.machines_ = machines(lambda data: support_vectors(model, data, weights=w), X, codes, self.kernel_)
-        coefficients = np.stack([np.asarray(machine.coefficients) for machine in self.machines_])[:, : len(places)]
-        support = (coefficients != 0).any(axis=0)
+        rows = with_width(padded(X), padded_width(X.shape[1], self.kernel_))
+        machine = one_against_one(
+            SVC(self.kernel_, C=self.C), rows, padded(codes), weights=padded(weights, 0.0), mask=padded_mask(len(X))
+        )
+        self.machine_ = with_columns(machine, X.shape[1])
+        coefficients = np.asarray(machine.coefficients)[: len(X)]
+        support = (coefficients != 0).any(axis=1)
         self.support_ = places[support]
-        self.dual_coef_ = coefficients[:, support]
-        self.intercept_ = np.array([float(machine.intercept) for machine in self.machines_])
+        self.dual_coef_ = coefficients[support].T.copy()
+        self.intercept_ = np.array(machine.intercepts)
         return self
 
     @computing
     def decision_function(self, X: Any) -> np.ndarray:
-        """`f + b` at the rows of X: (m,), positive for the second of two classes; (m, k) of several."""
+        """The score for the second of two classes, (m,); of several the votes for each class, (m, k),
+        plus less than ½ from the sizes of the scores."""
         X = new_rows(self, X)
-        return scores(lambda machine, x: machine(x), self.machines_, X)
+        if len(self.classes_) == 2:
+            return ask(lambda machine, x: machine.scores(x), self.machine_, X)[:, 0]
+        return ask(lambda machine, x: machine.votes(x), self.machine_, X)
 
     @computing
     def predict(self, X: Any) -> np.ndarray:

@@ -286,3 +286,33 @@ def test_h08_h31_out_of_steps():
     assert learners.support_vectors(model, data).result == kx.Result.successful
     with pytest.raises(TypeError, match="train an SVC"):
         c.classify(X)
+
+
+@pytest.mark.parametrize("kernel", [kx.RBF(), kx.Linear()], ids=repr)
+def test_one_against_one_is_a_machine_for_every_pair(kernel):
+    """Text for labels, a mask and weights; the linear kernel is singular, so that pivoting alone may not settle."""
+    names = np.array(["a", "b", "c"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    on, weights = ROWS != 4, 1.0 + ROWS % 2
+    model = learners.SVC(kernel, C=2.0)
+    machine = learners.one_against_one(model, X, names, weights=weights, mask=on)
+    assert machine.classes == ("a", "b", "c")
+    assert machine.result == kx.Result.successful
+    for at, (first, second) in enumerate(machine.pairs):
+        pair = on & np.isin(names, [machine.classes[first], machine.classes[second]])
+        data = kx.Data(X, np.where(names == machine.classes[second], 1, -1), pair)
+        single = learners.support_vectors(model, data, weights=weights)
+        np.testing.assert_allclose(machine.scores(X)[:, at], single(X), atol=1e-6)
+    won = np.asarray(machine.scores(X)) > 0
+    votes = np.stack([2 - won[:, 0] - won[:, 1].astype(int), 1 + won[:, 0] - won[:, 2].astype(int), won[:, 1:].sum(1)], 1)
+    np.testing.assert_array_equal(np.round(machine.votes(X)), votes)
+    clear = votes.max(axis=1) == 2
+    np.testing.assert_array_equal(machine.classify(X)[clear], np.array(machine.classes)[votes.argmax(axis=1)][clear])
+
+
+def test_one_against_one_refuses():
+    with pytest.raises(TypeError, match=r"learners\.SVC first"):
+        learners.one_against_one(learners.SVR(kx.RBF()), X, LABELS > 0)
+    with pytest.raises(ValueError, match="two classes or more"):
+        learners.one_against_one(SVC, X, ROWS > -1)
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(lambda x: learners.one_against_one(SVC, x, LABELS > 0).intercepts)(X)
