@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 from kernax._version import __version__
 from kernax.data._host import HostData
 
-_FORMAT = 2
+_FORMAT = 3
 _SHOWN = 3
 """How many differences an error shows at most."""
 DIGEST_BYTES = 16

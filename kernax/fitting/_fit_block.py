@@ -23,7 +23,7 @@ from kernax.data._shapes import work
 from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Block, Site, Work
 from kernax.fitting._fit_programs import Ended, advance_lanes, ended, first_states
-from kernax.fitting._loop import start
+from kernax.fitting._loop import packing_of, start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import Objective
@@ -90,7 +90,7 @@ class FitWork(Work):
     def _packing(self) -> Packing:
         """How the state of a lane is packed."""
         state = eqx.filter_eval_shape(lambda m: start(split(m, self.trainable)[0], self.dtype, self.rules), self.example)
-        return Packing.of(state)
+        return packing_of(state)
 
     @functools.cached_property
     def _common_states(self) -> Vectors:

@@ -74,8 +74,7 @@ def advance_lanes(
     def lane(lane: tuple[Vectors, Data, Any]) -> Vectors:
         rows, data, own = lane
         held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
-        state = packing.unpack(rows)
-        return packing.pack(advance(state, Problem(held, data, objective, solver), rules, state.step + turns))
+        return advance(rows, packing, Problem(held, data, objective, solver), rules, packing.unpack(rows).step + turns)
 
     return jax.vmap(lane)((rows, data, own)) if at_once else jax.lax.map(lane, (rows, data, own))
 

@@ -20,9 +20,10 @@ from kernax.fitting._best import Rules
 from kernax.fitting._convergence import sizes
 from kernax.fitting._fit import best_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
-from kernax.fitting._lanes import run_lanes
-from kernax.fitting._loop import Evaluated, LoopState, stepped
+from kernax.fitting._lanes import on_host, run_lanes
+from kernax.fitting._loop import Evaluated, stepped
 from kernax.fitting._models import Models
+from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem, Objective
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
@@ -114,19 +115,26 @@ def _total(sums: list[Evaluated]) -> Evaluated:
 
 @compiled
 def _step(
-    state: LoopState, sums: list[Evaluated], problem: SharedProblem, rules: Rules, own_units: Float[Array, " k"]
-) -> LoopState:
+    packed: Vectors,
+    packing: Packing,
+    sums: list[Evaluated],
+    problem: SharedProblem,
+    rules: Rules,
+    own_units: Float[Array, " k"],
+) -> Vectors:
+    state = packing.unpack(packed)
     evaluated = problem.with_prior(state.free, sums)
-    return stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units)
+    return packing.pack(stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units))
 
 
 _sizes = compiled(sizes)
 
 
 def _advance_by_pieces(
-    state: LoopState, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
-) -> LoopState:
+    packed: Vectors, packing: Packing, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
+) -> Vectors:
     """As `advance`, but every evaluation is shared out: a thread computes the sum of a piece, on the piece's device."""
+    state = on_host(packing, packed)
 
     def of_piece(piece: Piece) -> Evaluated:
         (device,) = piece.counts.devices()
@@ -141,8 +149,9 @@ def _advance_by_pieces(
     own_units = jax.device_put(np.max(own_units, axis=0), home)
     while bool(state.running) and int(state.step) < int(until):
         sums = jax.device_put(list(pool.map(of_piece, problem.pieces)), home)
-        state = _step(state, sums, alone, rules, own_units)
-    return state
+        packed = _step(packed, packing, sums, alone, rules, own_units)
+        state = on_host(packing, packed)
+    return packed
 
 
 def shared_pieces(datasets: list[HostData], devices: list[Any], threads: int) -> tuple[Piece, ...]:
