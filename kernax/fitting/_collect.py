@@ -1,19 +1,20 @@
 """Results of many fits, gathered as blocks end, in the order of the datasets."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from kernax._fingerprints import DIGEST_BYTES
 from kernax.data._host import HostData
 from kernax.data._places import UnreadableError
-from kernax.fitting._blocks import Missing, Part
-from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
+from kernax.fitting._blocks import Part
+from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._fit_programs import Ended
-from kernax.fitting._fits import Fits, Settings, as_result
+from kernax.fitting._fits import Fits, Settings, as_result, number_of
 from kernax.fitting._models import Models
 from kernax.fitting._processes import gathered
 from kernax.solvers import Result
@@ -41,12 +42,14 @@ class Collector:
         self._keys: list[Hashable] = []
         self._num_rows: list[int] = []
         self._digests: dict[int, np.ndarray] = {}
-        self._unwritten: list[KeptPart] = []
+        self._unwritten: list[Part] = []
         self._written = time.monotonic()
         self._parts = [] if checkpoint is None else checkpoint.parts(self._standing_in(np.arange(1)).results)
-        self._known = {int(n): d for part in self._parts for n, d in zip(part.numbers, part.digests, strict=True)}
+        self._known = {
+            int(n): d for part in self._parts for n, d in zip(part.numbers, np.asarray(part.digests), strict=True)
+        }
         if self._known:
-            failed = sum(int(np.sum(part.results[0].result != _number(Result.successful))) for part in self._parts)
+            failed = sum(int(np.sum(part.results[0].result != number_of(Result.successful))) for part in self._parts)
             show(len(self._known), failed)
 
     def enter(self, window: list[HostData]) -> list[HostData]:
@@ -65,7 +68,7 @@ class Collector:
                 left.append(data)  # whoever reads it sends the digest
                 continue
             try:
-                self._digests[data.number] = own = digest(data.read())
+                self._digests[data.number] = own = data.read().digest()
             except UnreadableError as error:
                 raise ValueError(
                     f"{data.name} cannot be compared with the one that the checkpoint was made with ({error}): repair the "
@@ -85,24 +88,23 @@ class Collector:
         digests = part.digests
         if digests is None:
             digests = np.stack([self._digests.get(int(n), np.zeros(DIGEST_BYTES, np.uint8)) for n in part.numbers])
-        kept = KeptPart(part.numbers, digests, part.results)
+        kept = part._replace(digests=digests)
         self._parts.append(kept)
         result = part.results[0].result
-        self._show(len(part.numbers), int(np.sum(result != _number(Result.successful))))
+        self._show(len(part.numbers), int(np.sum(result != number_of(Result.successful))))
         if self._checkpoint is None:
             return
         # Another run is to go on with what has no answer yet.
-        done = ~np.isin(result, [_number(why) for why in (Result.interrupted, Result.lost, Result.unreadable)])
+        done = ~np.isin(result, [number_of(why) for why in (Result.interrupted, Result.lost, Result.unreadable)])
         if done.any():
             self._unwritten.append(jax.tree.map(lambda leaf: leaf[done], kept))
         if time.monotonic() - self._written > _WRITE_EVERY:
             self.flush()
 
-    def miss(self, missing: list[Missing]) -> None:
-        """Datasets without results."""
-        for numbers, why in missing:
-            if len(numbers):
-                self.take(Part(numbers, self._standing_in(numbers, why).results))
+    def miss(self, missing: Mapping[int, Any]) -> None:
+        """Datasets without results, and why."""
+        for number, why in missing.items():
+            self.take(self._standing_in(np.array([number]), why))
 
     def flush(self) -> None:
         """Write all results so far."""
@@ -150,7 +152,7 @@ class Collector:
             settings=self._settings,
         )
 
-    def _standing_in(self, numbers: np.ndarray, result: Any = Result.interrupted) -> KeptPart:
+    def _standing_in(self, numbers: np.ndarray, result: Any = Result.interrupted) -> Part:
         """What stands for fits without an answer."""
         model = eqx.filter(self._models.taken(numbers), eqx.is_array)
         shape, dtype = numbers.shape, self._models.dtype
@@ -158,18 +160,14 @@ class Collector:
             model=model,
             at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
             value=np.full(shape, np.nan, dtype),
-            result=np.full(shape, _number(result), np.int32),
+            result=np.full(shape, number_of(result), np.int32),
             num_steps=np.zeros(shape, np.int32),
             gradient_norm=np.full(shape, np.inf, dtype),
             jitter=np.zeros(shape, dtype),
         )
         values = np.full((*shape, self._starts), np.inf, dtype)
-        return KeptPart(numbers, np.zeros((*shape, DIGEST_BYTES), np.uint8), (how, values))
+        return Part(numbers, (how, values), np.zeros((*shape, DIGEST_BYTES), np.uint8))
 
 
 def _joined(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
-
-
-def _number(result: Any) -> int:
-    return int(np.asarray(result._value))

@@ -13,10 +13,10 @@ import optax
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
+from kernax._fingerprints import described, fingerprint
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._best import Rules
-from kernax.fitting._fingerprints import described, fingerprint
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._fitted import Fit
 from kernax.fitting._identity import content_of, of_data, of_settings, of_start

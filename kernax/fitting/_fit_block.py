@@ -7,9 +7,7 @@ that are left into fewer places would save a little at the end, and cost a compi
 
 import dataclasses
 import functools
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -21,8 +19,9 @@ from jaxtyping import Array, Key
 from kernax.data import Data
 from kernax.data._shapes import work
 from kernax.fitting._best import Rules
-from kernax.fitting._blocks import Block, Site, Work
+from kernax.fitting._blocks import Block, Site, Work, compiled_once
 from kernax.fitting._fit_programs import Ended, advance_lanes, ended, first_states
+from kernax.fitting._fits import number_of
 from kernax.fitting._loop import packing_of, start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
@@ -80,7 +79,7 @@ class FitWork(Work):
             (first_states, count, rows if self.initialise else 0, site.device): lambda: self._first_states(block),
             (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), own),
         }
-        _compiled_once(site, programs)
+        compiled_once(site, programs)
 
     def __getstate__(self):
         # What can be computed again, and cannot be pickled, is not sent.
@@ -145,25 +144,6 @@ def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
     return jax.device_put(jax.tree.map(lambda leaf: leaf[datasets], (block.data, block.own)))
 
 
-def _compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> None:
-    """Call each program that no other thread of this run has called, then wait until the others have, too.
-
-    So threads compile different programs at the same time.
-    """
-    if site.compiled is None:
-        return
-    # The first thread begins with the longest program, the others with the short ones: only one can trace at a time.
-    for name in reversed(programs) if site.compiled else list(programs):
-        own = threading.Event()
-        if site.compiled.setdefault(name, own) is own:
-            try:
-                programs[name]()
-            finally:
-                own.set()
-    for name in programs:
-        site.compiled[name].wait()
-
-
 def fit_work(
     models: Models,
     trainable: AbstractModel,
@@ -197,10 +177,6 @@ def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:
     chosen = np.arange(count) * starts + values.argmin(axis=1)
     best = jax.tree.map(lambda leaf: leaf[chosen], ended)
     if starts > 1:
-        hopeless = ~np.isfinite(values).any(axis=1) & (best.result != _number(Result.empty))
-        best = best._replace(result=np.where(hopeless, _number(Result.all_starts_failed), best.result))
+        hopeless = ~np.isfinite(values).any(axis=1) & (best.result != number_of(Result.empty))
+        best = best._replace(result=np.where(hopeless, number_of(Result.all_starts_failed), best.result))
     return best, values
-
-
-def _number(result: Any) -> int:
-    return int(np.asarray(result._value))

@@ -5,7 +5,6 @@ a finished round is its end, from which nothing is computed again. Neighbours an
 again from the parameters with which a round began, and come out the same.
 """
 
-import io
 import os
 import threading
 import time
@@ -55,12 +54,10 @@ class FitCheckpoint:
             self._write()
 
     def _write(self) -> None:
-        content = io.BytesIO()
         arrays: dict[str, Any] = {
             f"{name}, vector {place}": vector for name, state in self._states.items() for place, vector in enumerate(state)
         }
-        np.savez(content, **arrays)
-        write_file(self._path, content.getvalue())
+        write_file(self._path, lambda file: np.savez(file, **arrays))
         self._written = time.monotonic()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
-from kernax.fitting._fingerprints import described
+from kernax._fingerprints import described
 from kernax.fitting._fitted import Fit
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
@@ -234,6 +234,11 @@ def concatenate(fits: Iterable[Fits]) -> Fits:
 def as_result(values: Any) -> Any:
     """Numbers as results."""
     return jax.tree.map(lambda _: values, Result.successful)
+
+
+def number_of(result: Any) -> int:
+    """A result as a number."""
+    return int(np.asarray(result._value))
 
 
 def parameters_of(flags: Any) -> list[tuple[Any, AnyArray]]:

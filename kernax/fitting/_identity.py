@@ -1,6 +1,5 @@
 """What a checkpoint records of a fit, so that it is never used for another one."""
 
-import hashlib
 from typing import Any
 
 import equinox as eqx
@@ -8,10 +7,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from kernax._fingerprints import described, digest_of, fingerprint, name_of
 from kernax._stored import is_stored
 from kernax.data import Data
 from kernax.fitting._best import Rules
-from kernax.fitting._fingerprints import described, fingerprint, name_of
 from kernax.rows import arrays_of
 from kernax.solvers import AbstractSolver
 
@@ -59,9 +58,5 @@ def content_of(identity: dict[str, Any], model: Any) -> str:
 def of_data(data: Data, about: dict[str, Any]) -> dict[str, Any]:
     """That of one dataset, by its content. Rows in a file are read once."""
     about["data"] = repr(data)
-    hasher = hashlib.blake2b(digest_size=16)
-    for array in (*arrays_of(data.x), *jax.tree.leaves((data.y, data.mask, data.gaps))):
-        hasher.update(f"{array.dtype}{array.shape}".encode())
-        for block in array.blocks() if is_stored(array) else [np.asarray(array)]:
-            hasher.update(np.ascontiguousarray(block).tobytes())
-    return {"data": [str(jax.tree.structure(data.x, is_leaf=is_stored)), hasher.hexdigest()]}
+    digest = digest_of((*arrays_of(data.x), *jax.tree.leaves((data.y, data.mask, data.gaps))))
+    return {"data": [str(jax.tree.structure(data.x, is_leaf=is_stored)), digest.tobytes().hex()]}
