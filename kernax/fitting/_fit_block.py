@@ -14,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
 
 from kernax.data import Data
 from kernax.data._shapes import work
@@ -25,10 +24,10 @@ from kernax.fitting._fits import number_of
 from kernax.fitting._loop import packing_of, start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import Objective
+from kernax.fitting._request import Request
 from kernax.model import AbstractModel
 from kernax.parameters import split
-from kernax.solvers import AbstractSolver, Result
+from kernax.solvers import Result
 
 _ROUND_SECONDS = 0.3
 """How long a round of turns is to take: Ctrl-C is heard after each."""
@@ -42,21 +41,20 @@ class FitWork(Work):
 
     common: AbstractModel
     """What the models have in common; where each has its own, `None`."""
+    example: AbstractModel
+    """One of the models, for its structure."""
+    request: Request
     trainable: AbstractModel
-    initialise: bool
-    restarts: int
-    key: Any
-    """For random starts: its numbers and its kind, or `None`."""
-    objective: Objective
-    solver: AbstractSolver
     rules: Rules
     dtype: Any
 
-    example: AbstractModel
-    """One of the models, for its structure."""
+    @classmethod
+    def of(cls, models: Models, request: Request, rules: Rules, dtype: Any) -> "FitWork":
+        """Of each of these models."""
+        return cls(models.parted()[1], models.example, request, request.free(models.model), rules, dtype)
 
     def __call__(self, block: Block, site: Site):
-        count, starts, packing = len(block.data.mask), self.restarts + 1, self._packing
+        count, starts, packing = len(block.data.mask), self.request.restarts + 1, self._packing
         datasets = np.repeat(np.arange(count), starts)
         own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
         self._compile(block, own, datasets, site)
@@ -76,7 +74,7 @@ class FitWork(Work):
 
         programs = {
             (advance_lanes, len(lanes), rows, site.device): advanced,
-            (first_states, count, rows if self.initialise else 0, site.device): lambda: self._first_states(block),
+            (first_states, count, rows if self.request.initialise else 0, site.device): lambda: self._first_states(block),
             (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), own),
         }
         compiled_once(site, programs)
@@ -99,15 +97,15 @@ class FitWork(Work):
     def _first_states(self, block: Block) -> Vectors:
         """Packed first states of every start of every dataset, as NumPy rows."""
         count = len(block.data.mask)
-        if self.initialise or jax.tree.leaves(block.own):
-            rows = self._states(block.own, block.data if self.initialise else None)
+        if self.request.initialise or jax.tree.leaves(block.own):
+            rows = self._states(block.own, block.data if self.request.initialise else None)
         else:
             rows = tuple(np.broadcast_to(row, (count, *row.shape)) for row in self._common_states)
-        return tuple(np.array(row).reshape(count * (self.restarts + 1), -1) for row in rows)
+        return tuple(np.array(row).reshape(count * (self.request.restarts + 1), -1) for row in rows)
 
     def _states(self, own: Any, data: Data | None) -> Vectors:
-        key = None if self.key is None else jax.random.wrap_key_data(jnp.asarray(self.key[0]), impl=self.key[1])
-        how = (self.common, self.trainable, self.restarts, key, self.dtype, self.rules, self._packing)
+        request = self.request
+        how = (self.common, self.trainable, request.restarts, request.key_of_starts, self.dtype, self.rules, self._packing)
         return tuple(np.asarray(row) for row in first_states(own, data, *how))
 
     def _advance(self, rows: Vectors, block: Block, datasets: np.ndarray, site: Site) -> None:
@@ -132,8 +130,9 @@ class FitWork(Work):
             turns = min(turns, _TURNS_TOGETHER) if at_once else turns
 
     def _advanced(self, rows: Vectors, ready: tuple[Data, Any], turns: int, at_once: bool) -> Vectors:
-        how = (self.common, jnp.asarray(np.int32(turns)), self._packing, self.trainable, self.objective, self.solver)
-        return advance_lanes(rows, *ready, *how, self.rules, at_once)
+        problem = (self.trainable, self.request.objective, self.request.solver)
+        how = (self.common, jnp.asarray(np.int32(turns)), self._packing, *problem, self.rules, at_once)
+        return advance_lanes(rows, *ready, *how)
 
     def _ended(self, rows: Vectors, own: Any) -> Ended:
         return ended(rows, own, self.common, self._packing, self.trainable, self.rules)
@@ -142,32 +141,6 @@ class FitWork(Work):
 def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
     """Some datasets of the block, and what their models have of their own."""
     return jax.device_put(jax.tree.map(lambda leaf: leaf[datasets], (block.data, block.own)))
-
-
-def fit_work(
-    models: Models,
-    trainable: AbstractModel,
-    initialise: bool,
-    restarts: int,
-    key: Key[Array, ""] | None,
-    objective: Objective,
-    solver: AbstractSolver,
-    rules: Rules,
-    dtype: Any,
-) -> FitWork:
-    """The work of `fit_many`; see there."""
-    return FitWork(
-        common=models.parted()[1],
-        trainable=trainable,
-        initialise=initialise,
-        restarts=restarts,
-        key=None if key is None else (np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))),
-        objective=objective,
-        solver=solver,
-        rules=rules,
-        dtype=dtype,
-        example=models.example,
-    )
 
 
 def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from kernax._programs import compiled
 from kernax._threads import cores, one_blas_thread
@@ -22,13 +22,12 @@ from kernax.fitting._fit import best_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
 from kernax.fitting._lanes import on_host, run_lanes
 from kernax.fitting._loop import Evaluated, stepped
-from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem, Objective
+from kernax.fitting._request import Request
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior
-from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, is_usable
 
 
@@ -178,31 +177,20 @@ def shared_pieces(datasets: list[HostData], devices: list[Any], threads: int) ->
 
 
 def fit_shared(
-    models: Models,
-    datasets: list[HostData],
-    rules: Rules,
-    *,
-    objective: Objective,
-    solver: AbstractSolver,
-    trainable: AbstractModel | None,
-    initialise: bool,
-    restarts: int,
-    key: Key[Array, ""] | None,
-    devices: list[Any],
-    together: bool,
-    progress: bool,
+    model: AbstractModel, datasets: list[HostData], request: Request, *, devices: list[Any], together: bool, progress: bool
 ) -> Fit:
     """One model for all datasets, which are shared out: on CPU to a thread for each core, else to one for each device."""
+    dtype = datasets[0].y.dtype
+    rules = request.rules(model, dtype)
     threads = max(len(devices), cores() if devices[0].platform == "cpu" else 1)
     pieces = shared_pieces(datasets, devices, threads)
-    model: AbstractModel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models.model)
-    if initialise:
+    model = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, model)
+    if request.initialise:
         begin = initialised(model, _pooled(datasets))
         # What is held keeps the given values.
-        free_ones = all_trainable(model) if trainable is None else trainable
-        model = jax.tree.map(lambda new, old, free: new if free else old, begin, model, free_ones)
-    frees, held = prepared(model, trainable, pieces[0].data.dtype, restarts, key)
-    problem = SharedProblem(held, pieces, objective, solver, together, pieces[0].data.dtype)
+        model = jax.tree.map(lambda new, old, free: new if free else old, begin, model, request.free(model))
+    frees, held = prepared(model, request.trainable, dtype, request.restarts, request.key_of_starts)
+    problem = SharedProblem(held, pieces, request.objective, request.solver, together, dtype)
     with ThreadPoolExecutor(threads) as pool, one_blas_thread():
         advance = functools.partial(_advance_by_pieces, pool=pool)
         lanes = run_lanes(frees, problem, rules, progress=progress, together=False, advance=advance)
