@@ -13,8 +13,8 @@ from kernax.data._host import HostData
 from kernax.data._places import UnreadableError
 from kernax.fitting._blocks import Part
 from kernax.fitting._checkpoint import Checkpoint
-from kernax.fitting._fit_programs import Ended
-from kernax.fitting._fits import Fits, Settings, as_result, number_of
+from kernax.fitting._fits import Fits, Settings, as_result
+from kernax.fitting._fitted import Ended
 from kernax.fitting._models import Models
 from kernax.fitting._processes import gathered
 from kernax.solvers import Result
@@ -49,8 +49,7 @@ class Collector:
             int(n): d for part in self._parts for n, d in zip(part.numbers, np.asarray(part.digests), strict=True)
         }
         if self._known:
-            failed = sum(int(np.sum(part.results[0].result != number_of(Result.successful))) for part in self._parts)
-            show(len(self._known), failed)
+            show(len(self._known), sum(_failed(part) for part in self._parts))
 
     def enter(self, window: list[HostData]) -> list[HostData]:
         """Those of the window that this process, which has one share of all, is still to fit."""
@@ -90,12 +89,12 @@ class Collector:
             digests = np.stack([self._digests.get(int(n), np.zeros(DIGEST_BYTES, np.uint8)) for n in part.numbers])
         kept = part._replace(digests=digests)
         self._parts.append(kept)
-        result = part.results[0].result
-        self._show(len(part.numbers), int(np.sum(result != number_of(Result.successful))))
+        self._show(len(part.numbers), _failed(part))
         if self._checkpoint is None:
             return
         # Another run is to go on with what has no answer yet.
-        done = ~np.isin(result, [number_of(why) for why in (Result.interrupted, Result.lost, Result.unreadable)])
+        unanswered = (Result.interrupted, Result.lost, Result.unreadable)
+        done = np.all([np.asarray(part.results.result != why) for why in unanswered], axis=0)
         if done.any():
             self._unwritten.append(jax.tree.map(lambda leaf: leaf[done], kept))
         if time.monotonic() - self._written > _WRITE_EVERY:
@@ -135,18 +134,12 @@ class Collector:
         everything = _joined([*parts, self._standing_in(own)])
         numbers, first = np.unique(everything.numbers, return_index=True)
         first = first[np.isin(numbers, own)]
-        how, values = jax.tree.map(lambda leaf: leaf[first], everything.results)
+        ended = jax.tree.map(lambda leaf: leaf[first], everything.results)
         rest = eqx.filter(self._models.model, eqx.is_array, inverse=True)
+        whole = ended._replace(model=eqx.combine(ended.model, rest), at_bound=eqx.combine(ended.at_bound, rest))
         return Fits(
-            model=eqx.combine(how.model, rest),
-            value=how.value,
-            result=as_result(how.result),
-            num_steps=how.num_steps,
-            gradient_norm=how.gradient_norm,
-            at_bound=eqx.combine(how.at_bound, rest),
-            jitter=how.jitter,
+            **whole._asdict(),
             num_rows=np.array(self._num_rows, np.int32)[own],
-            start_values=values,
             keys=tuple(self._keys[i] for i in own),
             is_named=self._is_named,
             settings=self._settings,
@@ -156,17 +149,21 @@ class Collector:
         """What stands for fits without an answer."""
         model = eqx.filter(self._models.taken(numbers), eqx.is_array)
         shape, dtype = numbers.shape, self._models.dtype
-        how = Ended(
+        ended = Ended(
             model=model,
-            at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
             value=np.full(shape, np.nan, dtype),
-            result=np.full(shape, number_of(result), np.int32),
+            result=as_result(np.full(shape, np.asarray(result._value))),
             num_steps=np.zeros(shape, np.int32),
             gradient_norm=np.full(shape, np.inf, dtype),
+            at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
             jitter=np.zeros(shape, dtype),
+            start_values=np.full((*shape, self._starts), np.inf, dtype),
         )
-        values = np.full((*shape, self._starts), np.inf, dtype)
-        return Part(numbers, (how, values), np.zeros((*shape, DIGEST_BYTES), np.uint8))
+        return Part(numbers, ended, np.zeros((*shape, DIGEST_BYTES), np.uint8))
+
+
+def _failed(part: Part) -> int:
+    return int(np.sum(np.asarray(part.results.result != Result.successful)))
 
 
 def _joined(trees: list[Any]) -> Any:

@@ -19,15 +19,14 @@ from kernax.data import Data
 from kernax.data._shapes import work
 from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Block, Site, Work, compiled_once
-from kernax.fitting._fit_programs import Ended, advance_lanes, ended, first_states
-from kernax.fitting._fits import number_of
+from kernax.fitting._fit_programs import advance_lanes, ended, first_states
+from kernax.fitting._fitted import Ended
 from kernax.fitting._loop import packing_of, start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._request import Request
 from kernax.model import AbstractModel
 from kernax.parameters import split
-from kernax.solvers import Result
 
 _ROUND_SECONDS = 0.3
 """How long a round of turns is to take: Ctrl-C is heard after each."""
@@ -37,7 +36,7 @@ _TURNS_TOGETHER = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FitWork(Work):
-    """A fit of each dataset; its results are an `Ended` for the best start, and the values that all starts arrived at."""
+    """A fit of each dataset; its results are an `Ended`."""
 
     common: AbstractModel
     """What the models have in common; where each has its own, `None`."""
@@ -56,15 +55,14 @@ class FitWork(Work):
     def __call__(self, block: Block, site: Site):
         count, starts, packing = len(block.data.mask), self.request.restarts + 1, self._packing
         datasets = np.repeat(np.arange(count), starts)
-        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
-        self._compile(block, own, datasets, site)
+        self._compile(block, datasets, site)
         rows = self._first_states(block)
         running = packing.unpack(rows).running  # a view
         running[len(block.numbers) * starts :] = False  # lanes that only fill up the block
         self._advance(rows, block, datasets, site)
-        return _best(jax.tree.map(np.asarray, self._ended(rows, own)), count)
+        return jax.tree.map(np.asarray, self._ended(rows, block))
 
-    def _compile(self, block: Block, own: Any, datasets: np.ndarray, site: Site) -> None:
+    def _compile(self, block: Block, datasets: np.ndarray, site: Site) -> None:
         """Have all programs of the block compiled, by running them on lanes that are at rest."""
         lanes = datasets[: block.width] if site.at_once else datasets
         count, rows = len(datasets), block.data.mask.shape[1]
@@ -75,7 +73,7 @@ class FitWork(Work):
         programs = {
             (advance_lanes, len(lanes), rows, site.device): advanced,
             (first_states, count, rows if self.request.initialise else 0, site.device): lambda: self._first_states(block),
-            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), own),
+            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), block),
         }
         compiled_once(site, programs)
 
@@ -134,22 +132,11 @@ class FitWork(Work):
         how = (self.common, jnp.asarray(np.int32(turns)), self._packing, *problem, self.rules, at_once)
         return advance_lanes(rows, *ready, *how)
 
-    def _ended(self, rows: Vectors, own: Any) -> Ended:
-        return ended(rows, own, self.common, self._packing, self.trainable, self.rules)
+    def _ended(self, rows: Vectors, block: Block) -> Ended:
+        by_dataset = tuple(row.reshape(len(block.data.mask), self.request.restarts + 1, *row.shape[1:]) for row in rows)
+        return ended(by_dataset, block.own, self.common, self._packing, self.trainable, self.rules)
 
 
 def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
     """Some datasets of the block, and what their models have of their own."""
     return jax.device_put(jax.tree.map(lambda leaf: leaf[datasets], (block.data, block.own)))
-
-
-def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:
-    """The best start of each dataset, and the values of all of its starts; ∞ for those that failed."""
-    values = np.where(np.isfinite(ended.value), ended.value, np.inf).reshape(count, -1)
-    starts = values.shape[1]
-    chosen = np.arange(count) * starts + values.argmin(axis=1)
-    best = jax.tree.map(lambda leaf: leaf[chosen], ended)
-    if starts > 1:
-        hopeless = ~np.isfinite(values).any(axis=1) & (best.result != number_of(Result.empty))
-        best = best._replace(result=np.where(hopeless, number_of(Result.all_starts_failed), best.result))
-    return best, values

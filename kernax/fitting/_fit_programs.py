@@ -1,7 +1,7 @@
 """The compiled programs of a block of fits: the first states of lanes, turns of the loop, and how the lanes have ended."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,25 +11,14 @@ from jaxtyping import Array, Int
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._best import Rules
-from kernax.fitting._loop import advance, outcome, start
+from kernax.fitting._fitted import Ended, best_of
+from kernax.fitting._loop import advance, start
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import Objective, Problem
 from kernax.fitting._starts import initialise, starting_points
 from kernax.model import AbstractModel
-from kernax.parameters import as_dtype, at_bound, join, split
+from kernax.parameters import as_dtype, split
 from kernax.solvers import AbstractSolver
-
-
-class Ended(NamedTuple):
-    """How fits have ended: NumPy arrays with a leading axis."""
-
-    model: Any
-    at_bound: Any
-    value: Any
-    result: Any
-    num_steps: Any
-    gradient_norm: Any
-    jitter: Any
 
 
 @compiled
@@ -81,13 +70,11 @@ def advance_lanes(
 
 @compiled
 def ended(rows: Vectors, own: Any, common: AbstractModel, packing: Packing, trainable: AbstractModel, rules: Rules) -> Ended:
-    """How each lane has ended."""
+    """How the best start of each dataset has ended."""
 
-    def lane(rows: Vectors, own: Any) -> Ended:
-        state, held = packing.unpack(rows), eqx.partition(eqx.combine(own, common), trainable)[1]
-        arrays = eqx.filter(join(state.best.free, held), eqx.is_array)
-        best = state.best
-        value, result = jnp.where(jnp.isfinite(best.value), best.value, jnp.nan), outcome(state, rules)._value
-        return Ended(arrays, at_bound(arrays), value, result, state.step, best.gradient_norm, best.jitter)
+    def dataset(rows: Vectors, own: Any) -> Ended:
+        held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
+        lanes = [packing.unpack(tuple(row[start] for row in rows)) for start in range(len(rows[0]))]
+        return eqx.filter(best_of(lanes, held, rules)[0], eqx.is_array)
 
-    return jax.vmap(lane)(rows, own)
+    return jax.vmap(dataset)(rows, own)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
 from kernax._fingerprints import described
-from kernax.fitting._fitted import Fit
+from kernax.fitting._fitted import Ended, Fit
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
 
@@ -104,17 +104,7 @@ class Fits(eqx.Module):
             part = eqx.combine(jax.tree.map(lambda leaf: leaf[numbers], arrays), rest)
             return dataclasses.replace(part, keys=tuple(self.keys[i] for i in numbers))
         part = eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[numbers], arrays)), rest)
-        return Fit(
-            model=part.model,
-            value=part.value,
-            result=part.result,
-            num_steps=part.num_steps,
-            gradient_norm=part.gradient_norm,
-            at_bound=part.at_bound,
-            jitter=part.jitter,
-            history=part.value[None][:0],
-            start_values=part.start_values,
-        )
+        return Fit(**{name: getattr(part, name) for name in Ended._fields}, history=part.value[None][:0])
 
     def of(self, name: Hashable) -> Fit[Any]:
         """The fit of the dataset that goes by this name, of whatever type it is."""
@@ -234,11 +224,6 @@ def concatenate(fits: Iterable[Fits]) -> Fits:
 def as_result(values: Any) -> Any:
     """Numbers as results."""
     return jax.tree.map(lambda _: values, Result.successful)
-
-
-def number_of(result: Any) -> int:
-    """A result as a number."""
-    return int(np.asarray(result._value))
 
 
 def parameters_of(flags: Any) -> list[tuple[Any, AnyArray]]:

@@ -39,7 +39,7 @@ def run_rounds(
     progress: bool,
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
-) -> tuple[list[LoopState], Problem, list[list[LoopState]]]:
+) -> tuple[list[LoopState], list[list[LoopState]]]:
     """All rounds of an eager fit.
 
     **Arguments:**
@@ -53,7 +53,7 @@ def run_rounds(
 
     **Returns:**
 
-    The lanes of the last round, its problem, and the lanes of every round before.
+    The lanes of the last round, and the lanes of every round before.
     """
     objective, solver = request.objective, request.solver
     part = _PART if objective is negative_log_marginal_likelihood and data.n > 1.25 * _PART else None
@@ -67,20 +67,20 @@ def run_rounds(
     # Only choices look at the model, and joining it is a program.
     model, done = joined(frees[0], held) if has_choices(solver) else held, []
 
-    def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
+    def run(rules: Rules, part: int | None) -> list[LoopState]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
         title = f"fit, round {len(done) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
         how = {"progress": progress, "key": request.key_of_starts, "before": before, "kept": kept, "title": title}
-        return run_lanes(frees, problem, rules, **how), problem
+        return run_lanes(frees, problem, rules, **how)
 
     for _ in range(solver.num_refreshes):
-        lanes, problem = run(early, part)
+        lanes = run(early, part)
         before = best_lane(lanes)
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
-            return lanes, problem, done
+            return lanes, done
         done.append(lanes)
         frees, model = [before.best.free], joined(before.best.free, held)
-    return *run(rules, None), done
+    return run(rules, None), done
 
 
 joined = compiled(join)  # one program instead of several for each parameter

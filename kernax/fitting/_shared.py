@@ -18,9 +18,10 @@ from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._best import Rules
 from kernax.fitting._convergence import sizes
-from kernax.fitting._fit import best_of, prepared, with_own_history
+from kernax.fitting._fit import fit_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
 from kernax.fitting._lanes import on_host, run_lanes
+from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Evaluated, stepped
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem, Objective
@@ -69,7 +70,7 @@ class SharedProblem(AbstractProblem):
                 "one device, devices=jax.local_devices()[:1], or another optimiser."
             )
         sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]
-        value, aux = _total([(parts, free) for parts in sums])[0]
+        value, aux = _summed(stacked_trees([(parts, free) for parts in sums]))[0]
         return value + self._prior(free), aux
 
     def _prior(self, free: AbstractModel) -> Float[Array, ""]:
@@ -77,7 +78,7 @@ class SharedProblem(AbstractProblem):
 
     def with_prior(self, free: AbstractModel, sums: list[Evaluated]) -> Evaluated:
         """The sums of the pieces put together, with the prior."""
-        (value, aux), gradient = _total(sums)
+        (value, aux), gradient = _summed(stacked_trees(sums))
         prior, more = jax.value_and_grad(self._prior)(free)
         return (value + prior, aux), jax.tree.map(jnp.add, gradient, more)
 
@@ -97,17 +98,15 @@ def _sum(
         return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
 
     lanes = (piece.data, piece.counts)
-    (values, (status, jitter)), gradients = jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes)
-    worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
-    return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
+    return _summed(jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes))
 
 
 _sum_of_piece = functools.partial(compiled, for_lanes=True)(_sum)
 
 
-def _total(sums: list[Evaluated]) -> Evaluated:
-    """The sums of all pieces put together."""
-    ((values, (status, jitter)), gradients) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sums)
+def _summed(evaluated: Evaluated) -> Evaluated:
+    """The sum over the leading axis, with the worst status and the largest jitter."""
+    (values, (status, jitter)), gradients = evaluated
     worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
     return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
 
@@ -194,7 +193,7 @@ def fit_shared(
     with ThreadPoolExecutor(threads) as pool, one_blas_thread():
         advance = functools.partial(_advance_by_pieces, pool=pool)
         lanes = run_lanes(frees, problem, rules, progress=progress, together=False, advance=advance)
-    return with_own_history(best_of(lanes, dataclasses.replace(problem, pieces=()), rules))
+    return with_own_history(fit_of(lanes, held, rules))
 
 
 def _pooled(datasets: list[HostData]) -> Data:
