@@ -7,6 +7,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
 from kernax._fingerprints import DIGEST_BYTES
 from kernax.data._host import HostData
@@ -16,7 +18,6 @@ from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._fits import Fits, Settings, as_result
 from kernax.fitting._fitted import Ended
 from kernax.fitting._models import Models
-from kernax.fitting._processes import gathered
 from kernax.solvers import Result
 
 _WRITE_EVERY = 5.0
@@ -129,7 +130,7 @@ class Collector:
         own = np.arange(len(self._keys)) if gather else np.arange(len(self._keys))[self._share :: self._shares]
         parts = self._parts
         if gather:
-            parts = gathered(_joined([*parts, self._standing_in(np.arange(0))]))
+            parts = _gathered(_joined([*parts, self._standing_in(np.arange(0))]))
         # What a run settles goes before what stands for a fit not begun; of two entries for a dataset the first counts.
         everything = _joined([*parts, self._standing_in(own)])
         numbers, first = np.unique(everything.numbers, return_index=True)
@@ -168,3 +169,22 @@ def _failed(part: Part) -> int:
 
 def _joined(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+
+
+def _gathered(part: PyTree) -> list[PyTree]:
+    """The trees of NumPy arrays of all processes, of which this one gives its own.
+
+    All arrays have one leading axis, whose length may differ between processes. All processes must call.
+    """
+    count = len(jax.tree.leaves(part)[0])
+    counts = multihost_utils.process_allgather(np.asarray(count)).reshape(-1)
+    longest = int(counts.max())
+
+    def filled(leaf: np.ndarray) -> np.ndarray:
+        return np.concatenate([leaf, np.zeros((longest - count, *leaf.shape[1:]), leaf.dtype)])
+
+    everybodys = multihost_utils.process_allgather(jax.tree.map(filled, part))
+    return [
+        jax.tree.map(lambda leaf, process=process, own=own: np.asarray(leaf)[process, :own], everybodys)
+        for process, own in enumerate(counts)
+    ]

@@ -20,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
+from kernax._bars import progress_bar
 from kernax._programs import compiled
-from kernax._threads import cores, longest_axis, one_blas_thread, with_threads_for
+from kernax._threads import cores, longest_axis, one_blas_thread
 from kernax.fitting._best import Rules
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._loop import LoopState, advance, packing_of, start
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem
-from kernax.fitting._progress import progress_bar
 from kernax.model import AbstractModel
 
 _start = compiled(start)
@@ -92,24 +92,26 @@ def run_lanes(
     """
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
-    states = [_start(free, problem.dtype, rules, key, None if i else before) for i, free in enumerate(frees)]
-    # NumPy packs and unpacks the states: XLA would compile an operation for each of their arrays.
-    packing = packing_of(states[0])
-    lanes = [packing.pack_on_host(state) for state in states]
     total = rules.max_steps * (1 if together else len(frees))
     with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, _written_at_the_end(kept):
+        states = [_start(free, problem.dtype, rules, key, None if i else before) for i, free in enumerate(frees)]
+        # NumPy packs and unpacks the states: XLA would compile an operation for each of their arrays.
+        packing = packing_of(states[0])
+        lanes = [packing.pack(state, np) for state in states]
 
-        def driven(state: Vectors, number: int = 0, by: Callable[..., Vectors] = _advance, *how: Any) -> Vectors:
+        def driven(state: Vectors, number: int, *how: Any) -> Vectors:
             name = f"{title}, start {number + 1}"
             state = state if kept is None else kept.resumed(name, state)
             keep = None if kept is None else functools.partial(kept.keep, name)
-            return _drive(
-                lambda state, until: by(state, packing, problem, rules, until, *how), state, packing, stop, show, keep
-            )
+
+            def go_on(state: Vectors, until: Any) -> Vectors:
+                return (advance or _advance)(state, packing, problem, rules, until, *how)
+
+            return _drive(go_on, state, packing, stop, show, keep)
 
         def in_threads() -> list[Vectors]:
             with one_blas_thread(), ThreadPoolExecutor(min(len(lanes), cores())) as pool:
-                futures = [pool.submit(driven, lane, number, _advance) for number, lane in enumerate(lanes)]
+                futures = [pool.submit(driven, lane, number) for number, lane in enumerate(lanes)]
                 try:
                     # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
                     while wait(futures, timeout=0.2).not_done:
@@ -119,12 +121,10 @@ def run_lanes(
                 return [future.result() for future in futures]
 
         if together:
-            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, _advance, True)
+            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, True)
             lanes = [tuple(vector[lane] for vector in ended) for lane in range(len(frees))]
-        elif advance is not None:
-            lanes = [driven(lane, number, advance) for number, lane in enumerate(lanes)]
-        elif len(lanes) == 1:
-            lanes = [with_threads_for(problem.largest_matrix, driven, lanes[0])]
+        elif advance is not None or len(lanes) == 1:
+            lanes = [driven(lane, number) for number, lane in enumerate(lanes)]
         else:
             lanes = in_threads()
     return [jax.device_put(on_host(packing, lane)) for lane in lanes]

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
+from kernax._bars import many_bar
 from kernax.data import Groups
 from kernax.data._many import windows
 from kernax.fitting._blocks import Spec
@@ -22,7 +23,6 @@ from kernax.fitting._identity import identified
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._problem import Objective
-from kernax.fitting._progress import many_bar
 from kernax.fitting._request import Request
 from kernax.fitting._shared import fit_shared
 from kernax.fitting._stochastic import Stochastic

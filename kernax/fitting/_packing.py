@@ -45,15 +45,10 @@ class Packing(NamedTuple):
         sizes = [sum(math.prod(self.shapes[i]) for i in own) for own in self.members]
         return tuple(np.zeros((count, size), self.types[own[0]]) for size, own in zip(sizes, self.members, strict=True))
 
-    def pack(self, tree: PyTree) -> Vectors:
-        """The tree as vectors."""
-        leaves = [_as_numbers(leaf) for leaf in jax.tree.leaves(tree)]
-        return tuple(jnp.concatenate([leaves[i].reshape(-1) for i in own]) for own in self.members)
-
-    def pack_on_host(self, tree: PyTree) -> Vectors:
-        """The tree as vectors of NumPy, without a program of JAX."""
-        leaves = [np.asarray(_as_numbers(leaf)) for leaf in jax.tree.leaves(tree)]
-        return tuple(np.concatenate([leaves[i].reshape(-1) for i in own]) for own in self.members)
+    def pack(self, tree: PyTree, xp: Any = jnp) -> Vectors:
+        """The tree as vectors of JAX, or with `xp=np` of NumPy, without a program of JAX."""
+        leaves = [xp.asarray(_as_numbers(leaf)) for leaf in jax.tree.leaves(tree)]
+        return tuple(xp.concatenate([leaves[i].reshape(-1) for i in own]) for own in self.members)
 
     def unpack(self, vectors: Vectors) -> PyTree:
         """The tree again; vectors may have leading axes (NumPy's as well as JAX's)."""

@@ -48,16 +48,11 @@ class SharedProblem(AbstractProblem):
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
     together: bool = eqx.field(static=True)
-
     float_type: Any = eqx.field(static=True)
 
     @property
     def dtype(self):
         return self.float_type
-
-    @property
-    def largest_matrix(self):
-        return self.solver.largest_matrix(max(piece.data.mask.shape[-1] for piece in self.pieces))
 
     def sizes(self, free):
         return jnp.max(jnp.stack([sizes(free, piece.data) for piece in self.pieces]), axis=0)
