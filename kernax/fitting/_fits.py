@@ -165,7 +165,7 @@ class Fits(eqx.Module):
         names, bounds = np.empty(len(self), object), np.full(len(self), "", dtype=object)
         for number, key in enumerate(self.keys):  # one by one: a name may be a tuple
             names[number] = key
-        for path, flags in parameters_of(self.at_bound):
+        for path, flags in jax.tree.leaves_with_path(eqx.filter(self.at_bound, eqx.is_array)):
             hit = np.asarray(flags).any(axis=tuple(range(1, flags.ndim)))
             bounds[hit] += np.where(bounds[hit] == "", "", ", ") + parameter_name(path)
         columns = {
@@ -224,9 +224,3 @@ def concatenate(fits: Iterable[Fits]) -> Fits:
 def as_result(values: Any) -> Any:
     """Numbers as results."""
     return jax.tree.map(lambda _: values, Result.successful)
-
-
-def parameters_of(flags: Any) -> list[tuple[Any, AnyArray]]:
-    """Every array of a tree of booleans with its path."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(flags)
-    return [(path, leaf) for path, leaf in leaves if eqx.is_array(leaf)]

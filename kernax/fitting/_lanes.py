@@ -93,7 +93,9 @@ def run_lanes(
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
     total = rules.max_steps * (1 if together else len(frees))
-    with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, _written_at_the_end(kept):
+    with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, contextlib.ExitStack() as at_the_end:
+        if kept is not None:
+            at_the_end.callback(kept.flush)
         states = [_start(free, problem.dtype, rules, key, None if i else before) for i, free in enumerate(frees)]
         # NumPy packs and unpacks the states: XLA would compile an operation for each of their arrays.
         packing = packing_of(states[0])
@@ -133,15 +135,6 @@ def run_lanes(
 def on_host(packing: Packing, state: Vectors) -> LoopState:
     """A state as NumPy arrays."""
     return packing.unpack(tuple(np.asarray(vector) for vector in state))
-
-
-@contextlib.contextmanager
-def _written_at_the_end(kept: FitCheckpoint | None) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if kept is not None:
-            kept.flush()
 
 
 @contextlib.contextmanager

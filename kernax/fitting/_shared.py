@@ -99,8 +99,8 @@ def _sum(
 _sum_of_piece = functools.partial(compiled, for_lanes=True)(_sum)
 
 
-def _summed(evaluated: Evaluated) -> Evaluated:
-    """The sum over the leading axis, with the worst status and the largest jitter."""
+def _summed(evaluated: Any) -> Evaluated:
+    """The sum of many evaluations, which have a leading axis, with the worst status and the largest jitter."""
     (values, (status, jitter)), gradients = evaluated
     worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
     return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
