@@ -61,7 +61,7 @@ def both(count: int) -> dict:
         part = run(spec, block, site)
         with lock:
             lanes[site.device.id] += len(part.numbers)
-            evaluations[site.device.id] += part.results[0].num_steps.sum()
+            evaluations[site.device.id] += part.results.num_steps.sum()
         return part
 
     def timed(some: list) -> tuple[kx.fitting.Fits, float]:

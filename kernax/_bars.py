@@ -1,5 +1,7 @@
 """Progress bars, if tqdm is installed."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -10,3 +12,39 @@ def tqdm() -> Any:
     except ImportError as error:
         raise ImportError("progress=True needs tqdm: pip install tqdm.") from error
     return tqdm
+
+
+@contextlib.contextmanager
+def progress_bar(wanted: bool, total: int, title: str = "fit") -> Iterator[Callable[[int, float], None]]:
+    """Yields a function to call with the steps just made and the best value so far."""
+    if not wanted:
+        yield lambda steps, value: None
+        return
+    with tqdm()(total=total, unit="step", desc=title) as bar:
+
+        def show(steps: int, value: float) -> None:
+            bar.set_postfix(value=f"{value:.6g}")
+            bar.update(steps)
+
+        yield show
+
+
+@contextlib.contextmanager
+def many_bar(wanted: bool, total: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function to call with how many datasets have just ended, and how many of those have failed.
+
+    Shows the rate, and the time left if the number of datasets is known.
+    """
+    if not wanted:
+        yield lambda done, failed: None
+        return
+    with tqdm()(total=total, unit="dataset", desc="fit_many") as bar:
+        all_failed = 0
+
+        def show(done: int, failed: int) -> None:
+            nonlocal all_failed
+            all_failed += failed
+            bar.set_postfix(failed=all_failed, refresh=False)
+            bar.update(done)
+
+        yield show

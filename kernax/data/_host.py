@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from kernax._arrays import as_host_floats, is_concrete, plain
+from kernax._fingerprints import digest_of
 from kernax.data._columns import is_several, listed
 from kernax.data._data import Data
 from kernax.data._gaps import refuse_gaps
@@ -47,6 +48,10 @@ class HostData(NamedTuple):
     def name(self) -> str:
         """What messages call it."""
         return _name(self.number, self.key)
+
+    def digest(self) -> np.ndarray:
+        """What tells it from another dataset."""
+        return digest_of((*jax.tree.leaves(self.x), self.y, self.mask))
 
     def read(self) -> "HostData":
         """With its numbers, if it is still to be read. Raises `UnreadableError` if that fails."""

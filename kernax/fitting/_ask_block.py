@@ -41,7 +41,7 @@ def asked(
     parts: list[Part] = []
     spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
     missing = run_blocks(spec, blocks, parts.append, executor=executor, devices=devices, workers=workers)
-    return parts, {number: why for numbers, why in missing for number in numbers.tolist()}
+    return parts, missing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,11 +56,9 @@ class AskWork(Work):
     def __call__(self, block: Block, site: Site):
         given = (block.own, block.data, block.given)
         call = partial(_map_lanes, self.function, *given, self.common, self.settings, site.at_once)
-        return compiled_once(site, _shape(block), call)
-
-
-def _shape(block: Block) -> Any:
-    return tuple(leaf.shape for leaf in jax.tree.leaves((block.data, block.given)))
+        shape = tuple(leaf.shape for leaf in jax.tree.leaves((block.data, block.given)))
+        answers = compiled_once(site, {shape: call})
+        return answers[shape] if answers else call()
 
 
 @partial(compiled, for_lanes=True)

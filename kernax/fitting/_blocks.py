@@ -12,7 +12,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,9 +24,6 @@ from kernax._version import __version__
 from kernax.data._host import at_place
 from kernax.data._many import Unread, stacked
 from kernax.data._places import UnreadableError
-from kernax.fitting._checkpoint import digest
-
-T = TypeVar("T")
 
 
 class Block(NamedTuple):
@@ -55,15 +52,7 @@ class Part(NamedTuple):
     numbers: np.ndarray
     results: PyTree
     digests: np.ndarray | None = None
-    """Of the datasets that the results are of, if they were read from a file for this."""
-
-
-class Missing(NamedTuple):
-    """Datasets without results."""
-
-    numbers: np.ndarray
-    why: Any
-    """`Result.lost` or `Result.unreadable`."""
+    """Of the datasets that the results are of, if they were read from a file for this; in a checkpoint always."""
 
 
 class Site(NamedTuple):
@@ -137,7 +126,7 @@ def read(block: Block) -> tuple[Block, list[tuple[int, UnreadableError]]]:
     lanes = list(found)
     filled = lanes + lanes[-1:] * (len(places) - len(lanes))
     own, given = jax.tree.map(lambda leaf: leaf[filled], (block.own, block.given))
-    data, digests = stacked([found[lane] for lane in filled], block.data.rows), np.stack([digest(found[i]) for i in lanes])
+    data, digests = stacked([found[lane] for lane in filled], block.data.rows), np.stack([found[i].digest() for i in lanes])
     return Block(block.numbers[lanes], data, own, given, block.width, digests), unreadable
 
 
@@ -225,16 +214,31 @@ def _opened(spec: bytes) -> Spec:
         ) from error
 
 
-def compiled_once(site: Site, shape: Any, call: Callable[..., T], *arguments: Any) -> T:
-    """`call(*arguments)`, which compiles a program for this shape when it is called first; others wait for that."""
+def compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
+    """Call each program that no other thread of this run has called, then wait until the others have, too.
+
+    So threads compile different programs at the same time, and no program twice.
+
+    **Arguments:**
+
+    - `site`: it knows which programs have been called.
+    - `programs`: for each name a function that calls the program; the longest comes first.
+
+    **Returns:**
+
+    What those programs have returned that were called here.
+    """
     if site.compiled is None:
-        return call(*arguments)
-    own = threading.Event()
-    known = site.compiled.setdefault(shape, own)
-    if known is not own:
-        known.wait()
-        return call(*arguments)
-    try:
-        return call(*arguments)
-    finally:
-        own.set()
+        return {}
+    answers = {}
+    # The first thread begins with the longest program, the others with the short ones: only one can trace at a time.
+    for name in reversed(programs) if site.compiled else list(programs):
+        own = threading.Event()
+        if site.compiled.setdefault(name, own) is own:
+            try:
+                answers[name] = programs[name]()
+            finally:
+                own.set()
+    for name in programs:
+        site.compiled[name].wait()
+    return answers

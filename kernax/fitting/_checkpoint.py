@@ -5,33 +5,24 @@ and the solver. Every other file holds the results of some datasets, with a dige
 another name first and then renamed, so that each is complete or absent.
 """
 
-import hashlib
 import json
 import os
 import platform
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
 from kernax._version import __version__
-from kernax.data._host import HostData
+from kernax.fitting._blocks import Part
 
-_FORMAT = 2
+_FORMAT = 3
 _SHOWN = 3
 """How many differences an error shows at most."""
-DIGEST_BYTES = 16
-
-
-class KeptPart(NamedTuple):
-    """Results of some datasets: NumPy arrays with a leading axis."""
-
-    numbers: np.ndarray
-    digests: np.ndarray
-    results: PyTree
 
 
 class Checkpoint:
@@ -47,7 +38,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]):
         self._folder = claimed(folder, identity, about)
 
-    def parts(self, like: PyTree) -> list[KeptPart]:
+    def parts(self, like: PyTree) -> list[Part]:
         """All results written so far, in the structure of `like`."""
         found = []
         for path in sorted(self._folder.glob("part-*.npz")):
@@ -57,18 +48,16 @@ class Checkpoint:
                     numbers, digests = arrays["numbers"], arrays["digests"]
             except Exception as error:
                 raise ValueError(f"{path} is damaged ({error}): delete it, and its datasets are fitted again.") from error
-            found.append(KeptPart(numbers, digests, jax.tree.unflatten(jax.tree.structure(like), leaves)))
+            found.append(Part(numbers, jax.tree.unflatten(jax.tree.structure(like), leaves), digests))
         return found
 
-    def write(self, part: KeptPart) -> None:
+    def write(self, part: Part) -> None:
         """Keep these results."""
         leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
         path = self._folder / f"part-{int(part.numbers.min()):08d}-{uuid.uuid4().hex[:8]}.npz"
 
-        def save(file: Any) -> None:
-            np.savez(file, numbers=part.numbers, digests=part.digests, **leaves)
-
-        write_file(path, save)
+        leaves |= {"numbers": part.numbers, "digests": part.digests}
+        write_file(path, lambda file: np.savez(file, **leaves))
 
 
 def claimed(folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]) -> Path:
@@ -89,17 +78,8 @@ def claimed(folder: str | os.PathLike, identity: dict[str, Any], about: dict[str
         return folder
     if foreign:
         raise ValueError(f"{folder} is not empty and holds no checkpoint ({foreign[0]}, …): give a folder of its own.")
-    write_file(path, json.dumps(identity, indent=2).encode())
+    write_file(path, lambda file: file.write(json.dumps(identity, indent=2).encode()))
     return folder
-
-
-def digest(data: HostData) -> np.ndarray:
-    """What tells a dataset from another."""
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for array in (*jax.tree.leaves(data.x), data.y, data.mask):
-        hasher.update(f"{array.dtype}{array.shape}".encode())
-        hasher.update(np.ascontiguousarray(array).tobytes())
-    return np.frombuffer(hasher.digest(), np.uint8)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -129,11 +109,11 @@ def _change(name: str, old: Any, new: Any) -> str:
     return f"{name} there: {old}; here: {new}"
 
 
-def write_file(path: Path, content: Any) -> None:
-    """Write bytes, or what a function writes to a file. The file is complete or as it was before."""
+def write_file(path: Path, write: Callable[[Any], Any]) -> None:
+    """Let a function write to a file. The file is complete or as it was before."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with open(temporary, "wb") as file:
-        content(file) if callable(content) else file.write(content)
+        write(file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -1,21 +1,23 @@
 """Results of many fits, gathered as blocks end, in the order of the datasets."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
+from kernax._fingerprints import DIGEST_BYTES
 from kernax.data._host import HostData
 from kernax.data._places import UnreadableError
-from kernax.fitting._blocks import Missing, Part
-from kernax.fitting._checkpoint import DIGEST_BYTES, Checkpoint, KeptPart, digest
-from kernax.fitting._fit_programs import Ended
+from kernax.fitting._blocks import Part
+from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._fits import Fits, Settings, as_result
+from kernax.fitting._fitted import Ended
 from kernax.fitting._models import Models
-from kernax.fitting._processes import gathered
 from kernax.solvers import Result
 
 _WRITE_EVERY = 5.0
@@ -41,13 +43,14 @@ class Collector:
         self._keys: list[Hashable] = []
         self._num_rows: list[int] = []
         self._digests: dict[int, np.ndarray] = {}
-        self._unwritten: list[KeptPart] = []
+        self._unwritten: list[Part] = []
         self._written = time.monotonic()
         self._parts = [] if checkpoint is None else checkpoint.parts(self._standing_in(np.arange(1)).results)
-        self._known = {int(n): d for part in self._parts for n, d in zip(part.numbers, part.digests, strict=True)}
+        self._known = {
+            int(n): d for part in self._parts for n, d in zip(part.numbers, np.asarray(part.digests), strict=True)
+        }
         if self._known:
-            failed = sum(int(np.sum(part.results[0].result != _number(Result.successful))) for part in self._parts)
-            show(len(self._known), failed)
+            show(len(self._known), sum(_failed(part) for part in self._parts))
 
     def enter(self, window: list[HostData]) -> list[HostData]:
         """Those of the window that this process, which has one share of all, is still to fit."""
@@ -65,7 +68,7 @@ class Collector:
                 left.append(data)  # whoever reads it sends the digest
                 continue
             try:
-                self._digests[data.number] = own = digest(data.read())
+                self._digests[data.number] = own = data.read().digest()
             except UnreadableError as error:
                 raise ValueError(
                     f"{data.name} cannot be compared with the one that the checkpoint was made with ({error}): repair the "
@@ -85,24 +88,23 @@ class Collector:
         digests = part.digests
         if digests is None:
             digests = np.stack([self._digests.get(int(n), np.zeros(DIGEST_BYTES, np.uint8)) for n in part.numbers])
-        kept = KeptPart(part.numbers, digests, part.results)
+        kept = part._replace(digests=digests)
         self._parts.append(kept)
-        result = part.results[0].result
-        self._show(len(part.numbers), int(np.sum(result != _number(Result.successful))))
+        self._show(len(part.numbers), _failed(part))
         if self._checkpoint is None:
             return
         # Another run is to go on with what has no answer yet.
-        done = ~np.isin(result, [_number(why) for why in (Result.interrupted, Result.lost, Result.unreadable)])
+        unanswered = (Result.interrupted, Result.lost, Result.unreadable)
+        done = np.all([np.asarray(part.results.result != why) for why in unanswered], axis=0)
         if done.any():
             self._unwritten.append(jax.tree.map(lambda leaf: leaf[done], kept))
         if time.monotonic() - self._written > _WRITE_EVERY:
             self.flush()
 
-    def miss(self, missing: list[Missing]) -> None:
-        """Datasets without results."""
-        for numbers, why in missing:
-            if len(numbers):
-                self.take(Part(numbers, self._standing_in(numbers, why).results))
+    def miss(self, missing: Mapping[int, Any]) -> None:
+        """Datasets without results, and why."""
+        for number, why in missing.items():
+            self.take(self._standing_in(np.array([number]), why))
 
     def flush(self) -> None:
         """Write all results so far."""
@@ -128,48 +130,61 @@ class Collector:
         own = np.arange(len(self._keys)) if gather else np.arange(len(self._keys))[self._share :: self._shares]
         parts = self._parts
         if gather:
-            parts = gathered(_joined([*parts, self._standing_in(np.arange(0))]))
+            parts = _gathered(_joined([*parts, self._standing_in(np.arange(0))]))
         # What a run settles goes before what stands for a fit not begun; of two entries for a dataset the first counts.
         everything = _joined([*parts, self._standing_in(own)])
         numbers, first = np.unique(everything.numbers, return_index=True)
         first = first[np.isin(numbers, own)]
-        how, values = jax.tree.map(lambda leaf: leaf[first], everything.results)
+        ended = jax.tree.map(lambda leaf: leaf[first], everything.results)
         rest = eqx.filter(self._models.model, eqx.is_array, inverse=True)
+        whole = ended._replace(model=eqx.combine(ended.model, rest), at_bound=eqx.combine(ended.at_bound, rest))
         return Fits(
-            model=eqx.combine(how.model, rest),
-            value=how.value,
-            result=as_result(how.result),
-            num_steps=how.num_steps,
-            gradient_norm=how.gradient_norm,
-            at_bound=eqx.combine(how.at_bound, rest),
-            jitter=how.jitter,
+            **whole._asdict(),
             num_rows=np.array(self._num_rows, np.int32)[own],
-            start_values=values,
             keys=tuple(self._keys[i] for i in own),
             is_named=self._is_named,
             settings=self._settings,
         )
 
-    def _standing_in(self, numbers: np.ndarray, result: Any = Result.interrupted) -> KeptPart:
+    def _standing_in(self, numbers: np.ndarray, result: Any = Result.interrupted) -> Part:
         """What stands for fits without an answer."""
         model = eqx.filter(self._models.taken(numbers), eqx.is_array)
         shape, dtype = numbers.shape, self._models.dtype
-        how = Ended(
+        ended = Ended(
             model=model,
-            at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
             value=np.full(shape, np.nan, dtype),
-            result=np.full(shape, _number(result), np.int32),
+            result=as_result(np.full(shape, np.asarray(result._value))),
             num_steps=np.zeros(shape, np.int32),
             gradient_norm=np.full(shape, np.inf, dtype),
+            at_bound=jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool) if eqx.is_inexact_array(leaf) else leaf, model),
             jitter=np.zeros(shape, dtype),
+            start_values=np.full((*shape, self._starts), np.inf, dtype),
         )
-        values = np.full((*shape, self._starts), np.inf, dtype)
-        return KeptPart(numbers, np.zeros((*shape, DIGEST_BYTES), np.uint8), (how, values))
+        return Part(numbers, ended, np.zeros((*shape, DIGEST_BYTES), np.uint8))
+
+
+def _failed(part: Part) -> int:
+    return int(np.sum(np.asarray(part.results.result != Result.successful)))
 
 
 def _joined(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
 
 
-def _number(result: Any) -> int:
-    return int(np.asarray(result._value))
+def _gathered(part: PyTree) -> list[PyTree]:
+    """The trees of NumPy arrays of all processes, of which this one gives its own.
+
+    All arrays have one leading axis, whose length may differ between processes. All processes must call.
+    """
+    count = len(jax.tree.leaves(part)[0])
+    counts = multihost_utils.process_allgather(np.asarray(count)).reshape(-1)
+    longest = int(counts.max())
+
+    def filled(leaf: np.ndarray) -> np.ndarray:
+        return np.concatenate([leaf, np.zeros((longest - count, *leaf.shape[1:]), leaf.dtype)])
+
+    everybodys = multihost_utils.process_allgather(jax.tree.map(filled, part))
+    return [
+        jax.tree.map(lambda leaf, process=process, own=own: np.asarray(leaf)[process, :own], everybodys)
+        for process, own in enumerate(counts)
+    ]

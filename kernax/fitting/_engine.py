@@ -23,15 +23,13 @@ from concurrent.futures import (
 )
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kernax._arrays import levels_to_the_caller
 from kernax._threads import cores, one_blas_thread
 from kernax.data._host import HostData
 from kernax.data._many import windows
 from kernax.data._places import UnreadableError
 from kernax.data._tables import unread
-from kernax.fitting._blocks import Block, Failure, Missing, Part, Site, Spec, read, run_block, run_sealed, sealed, versions
+from kernax.fitting._blocks import Block, Failure, Part, Site, Spec, read, run_block, run_sealed, sealed, versions
 from kernax.fitting._models import Models
 from kernax.solvers import Result
 
@@ -56,7 +54,7 @@ def run_blocks(
     executor: Executor | None,
     devices: Sequence[Any],
     workers: int,
-) -> list[Missing]:
+) -> dict[int, Any]:
     """Work on all blocks.
 
     After Ctrl-C, threads hand in their fits as far as they have got, other executors' unfinished blocks are cancelled, and
@@ -72,13 +70,13 @@ def run_blocks(
 
     **Returns:**
 
-    Datasets without results: workers died over them twice, or they cannot be read from their file. If no worker can do
-    the work at all, what went wrong is raised.
+    For datasets without results, by their numbers, why: workers died over them twice (`Result.lost`), or they cannot be
+    read from their file (`Result.unreadable`). If no worker can do the work at all, what went wrong is raised.
     """
     if executor is not None and is_elsewhere(executor):
         return _elsewhere(sealed(spec), blocks, take, executor)
     _in_threads(spec, blocks, take, executor, devices, workers)
-    return []
+    return {}
 
 
 def is_elsewhere(executor: Executor | None) -> bool:
@@ -122,16 +120,17 @@ def _in_threads(
             raise
 
 
-def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor) -> list[Missing]:
+def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor) -> dict[int, Any]:
     """In other processes. A block whose worker dies is tried once more, alone, so that it is known whose worker dies.
 
     A block that a worker cannot read is read here instead, and sent to it.
     """
     workers = getattr(executor, "_max_workers", None)
     limit = len(blocks) if workers is None else _IN_FLIGHT * workers
-    left, again, missing = list(reversed(blocks)), [], []
+    left, again = list(reversed(blocks)), []
     running: dict[Future, Block] = {}
-    has_answered, lost = False, 0
+    missing: dict[int, Any] = {}
+    has_answered = False
     with contextlib.ExitStack() as stack:
 
         def submit(block: Block) -> None:
@@ -145,7 +144,7 @@ def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None
             running[future] = block
 
         def settle(block: Block, answer: Part | Failure | Died, *, is_last: bool) -> None:
-            nonlocal has_answered, lost
+            nonlocal has_answered
             has_answered |= not isinstance(answer, Died)
             if isinstance(answer, Part):
                 take(answer)
@@ -157,18 +156,17 @@ def _elsewhere(spec: bytes, blocks: Sequence[Block], take: Callable[[Part], None
                         f"no worker of {type(executor).__name__} gave an answer ({type(answer.error).__name__}: "
                         f"{answer.error}). Install the same kernax where its workers run, and check that it still runs."
                     ) from answer.error
-                missing.append(Missing(block.numbers, Result.lost))
-                lost += len(block.numbers)
-                if lost == len(block.numbers):
+                if not any(why is Result.lost for why in missing.values()):
                     warnings.warn(
-                        f"workers gave no answer for {lost} or more datasets, which are lost "
+                        f"workers gave no answer for {len(block.numbers)} or more datasets, which are lost "
                         f"({type(answer.error).__name__}: {answer.error}).",
                         stacklevel=levels_to_the_caller(),
                     )
+                missing.update(dict.fromkeys(block.numbers.tolist(), Result.lost))
             elif isinstance(answer.error, UnreadableError):
                 here, unreadable = read(block)
                 left.extend([here] if len(here.numbers) else [])
-                missing.append(Missing(np.array([number for number, _ in unreadable], int), Result.unreadable))
+                missing.update({number: Result.unreadable for number, _ in unreadable})
             else:
                 raise answer.error
 

@@ -13,23 +13,22 @@ import optax
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
+from kernax._fingerprints import described, fingerprint
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._best import Rules
-from kernax.fitting._fingerprints import described, fingerprint
 from kernax.fitting._fit_checkpoint import FitCheckpoint
-from kernax.fitting._fitted import Fit
-from kernax.fitting._identity import content_of, of_data, of_settings, of_start
-from kernax.fitting._lanes import run_traced, stacked
-from kernax.fitting._loop import LoopState, outcome
-from kernax.fitting._problem import AbstractProblem, Objective, Problem
+from kernax.fitting._fitted import Fit, best_of
+from kernax.fitting._identity import identified, of_data
+from kernax.fitting._lanes import run_traced
+from kernax.fitting._loop import LoopState
+from kernax.fitting._problem import Objective, Problem
+from kernax.fitting._request import Request
 from kernax.fitting._rounds import best_lane, joined, run_rounds, values_of
-from kernax.fitting._settings import checked_rules
 from kernax.fitting._starts import starting_points
 from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel, check_model_and_data, condition, settled
-from kernax.parameters import as_dtype, at_bound, join, split
-from kernax.parameters import trainable as all_trainable
+from kernax.parameters import as_dtype, split
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory, throw_unless
 
@@ -104,26 +103,24 @@ def fit(
     earlier_fit, model = (model, model.model) if isinstance(model, Fit) else (None, model)
     check_model_and_data(model, data, "fit")
     solver = Cholesky() if solver is None else solver
+    request = Request(
+        objective=objective,
+        optimiser=optimiser,
+        solver=solver,
+        trainable=trainable,
+        restarts=restarts,
+        key=key,
+        max_steps=max_steps,
+        gradient_tolerance=gradient_tolerance,
+        value_tolerance=value_tolerance,
+        patience=patience,
+    )
     solver.check(data.x, data.mask)
     if isinstance(objective, Stochastic):
         objective.check(model, data, solver)
     if not isinstance(objective, Stochastic) or objective.rows is None:
         check_memory(model, data, solver, "fit", gradient=True)
-    rules = checked_rules(
-        model,
-        data.dtype,
-        objective=objective,
-        optimiser=optimiser,
-        max_steps=max_steps,
-        gradient_tolerance=gradient_tolerance,
-        value_tolerance=value_tolerance,
-        patience=patience,
-        trainable=trainable,
-        restarts=restarts,
-        refreshes=solver.num_refreshes > 0,
-    )
-    if key is None and restarts:
-        key = jax.random.key(0)
+    rules, key = request.rules(model, data.dtype, refreshes=solver.num_refreshes > 0), request.key_of_starts
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
     before = None if earlier_fit is None else _resumable(earlier_fit.state, frees[0], rules)
     if rules.is_stochastic and optimiser is None:
@@ -136,21 +133,16 @@ def fit(
         if checkpoint is not None:
             raise ValueError("a fit inside jit or vmap cannot be interrupted: give no checkpoint, or call kx.fit outside.")
         frees, problem = _without_derivative((frees, problem))
-        return best_of(run_traced(frees, problem, rules, key), problem, rules)
+        return fit_of(run_traced(frees, problem, rules, key), problem.held, rules)
     kept = None
     if checkpoint is not None:
         about: dict[str, Any] = {"model": described(model)}
-        free = all_trainable(model) if trainable is None else trainable
-        identity = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
-        identity |= of_start(model, free, restarts, key, data.dtype, about)
-        identity |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
-        identity |= of_settings(rules, objective, optimiser, solver, about)
-        rules = dataclasses.replace(rules, content=content_of(identity, model))
+        more = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
+        more |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
+        identity, rules = identified(request, rules, model, data.dtype, about, **more)
         kept = FitCheckpoint(checkpoint, identity, about)
-    lanes, problem, earlier = run_rounds(
-        frees, held, data, objective, solver, rules, progress=progress, key=key, before=before, kept=kept
-    )
-    answer = with_own_history(best_of(lanes, problem, rules))
+    lanes, earlier = run_rounds(frees, held, data, request, rules, progress=progress, before=before, kept=kept)
+    answer = with_own_history(fit_of(lanes, held, rules))
     last = dataclasses.replace(best_lane(lanes), history=jax.device_put(np.zeros(0, data.dtype)))
     firsts = earlier[0] if earlier else lanes
     ends = tuple(joined(state.best.free, held) for state in firsts) if len(firsts) > 1 else ()
@@ -230,26 +222,7 @@ def prepared(
 
 
 @compiled
-def best_of(lanes: list[LoopState], problem: AbstractProblem, rules: Rules) -> Fit[Any]:
+def fit_of(lanes: list[LoopState], held: AbstractModel, rules: Rules) -> Fit[Any]:
     """The lane with the lowest finite value, as a `Fit`."""
-    values = jnp.stack([jnp.where(jnp.isfinite(s.best.value), s.best.value, jnp.inf) for s in lanes])
-    if len(lanes) == 1:
-        state = lanes[0]
-        result = outcome(state, rules)
-    else:
-        state = jax.tree.map(lambda leaf: leaf[jnp.argmin(values)], stacked(lanes))
-        result = outcome(state, rules)
-        hopeless = Result.where(result == Result.empty, Result.empty, Result.all_starts_failed)
-        result = Result.where(jnp.any(jnp.isfinite(values)), result, hopeless)
-    model = join(state.best.free, problem.held)
-    return Fit(
-        model=model,
-        value=jnp.where(jnp.isfinite(state.best.value), state.best.value, jnp.nan),
-        result=result,
-        num_steps=state.step,
-        gradient_norm=state.best.gradient_norm,
-        at_bound=at_bound(model),
-        jitter=state.best.jitter,
-        history=state.history,
-        start_values=values,
-    )
+    ended, history = best_of(lanes, held, rules)
+    return Fit(**ended._asdict(), history=history)

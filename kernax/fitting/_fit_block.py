@@ -7,29 +7,30 @@ that are left into fewer places would save a little at the end, and cost a compi
 
 import dataclasses
 import functools
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int
 
+from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._shapes import work
 from kernax.fitting._best import Rules
-from kernax.fitting._blocks import Block, Site, Work
-from kernax.fitting._fit_programs import Ended, advance_lanes, ended, first_states
-from kernax.fitting._loop import start
+from kernax.fitting._blocks import Block, Site, Work, compiled_once
+from kernax.fitting._fitted import Ended, best_of
+from kernax.fitting._loop import advance, packing_of, start
 from kernax.fitting._models import Models
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import Objective
+from kernax.fitting._problem import Objective, Problem
+from kernax.fitting._request import Request
+from kernax.fitting._starts import initialise, starting_points
 from kernax.model import AbstractModel
-from kernax.parameters import split
-from kernax.solvers import AbstractSolver, Result
+from kernax.parameters import as_dtype, split
+from kernax.solvers import AbstractSolver
 
 _ROUND_SECONDS = 0.3
 """How long a round of turns is to take: Ctrl-C is heard after each."""
@@ -39,35 +40,33 @@ _TURNS_TOGETHER = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FitWork(Work):
-    """A fit of each dataset; its results are an `Ended` for the best start, and the values that all starts arrived at."""
+    """A fit of each dataset; its results are an `Ended`."""
 
     common: AbstractModel
     """What the models have in common; where each has its own, `None`."""
+    example: AbstractModel
+    """One of the models, for its structure."""
+    request: Request
     trainable: AbstractModel
-    initialise: bool
-    restarts: int
-    key: Any
-    """For random starts: its numbers and its kind, or `None`."""
-    objective: Objective
-    solver: AbstractSolver
     rules: Rules
     dtype: Any
 
-    example: AbstractModel
-    """One of the models, for its structure."""
+    @classmethod
+    def of(cls, models: Models, request: Request, rules: Rules, dtype: Any) -> "FitWork":
+        """Of each of these models."""
+        return cls(models.parted()[1], models.example, request, request.free(models.model), rules, dtype)
 
     def __call__(self, block: Block, site: Site):
-        count, starts, packing = len(block.data.mask), self.restarts + 1, self._packing
+        count, starts, packing = len(block.data.mask), self.request.restarts + 1, self._packing
         datasets = np.repeat(np.arange(count), starts)
-        own = jax.tree.map(lambda leaf: leaf[datasets], block.own)
-        self._compile(block, own, datasets, site)
+        self._compile(block, datasets, site)
         rows = self._first_states(block)
         running = packing.unpack(rows).running  # a view
         running[len(block.numbers) * starts :] = False  # lanes that only fill up the block
         self._advance(rows, block, datasets, site)
-        return _best(jax.tree.map(np.asarray, self._ended(rows, own)), count)
+        return jax.tree.map(np.asarray, self._ended(rows, block))
 
-    def _compile(self, block: Block, own: Any, datasets: np.ndarray, site: Site) -> None:
+    def _compile(self, block: Block, datasets: np.ndarray, site: Site) -> None:
         """Have all programs of the block compiled, by running them on lanes that are at rest."""
         lanes = datasets[: block.width] if site.at_once else datasets
         count, rows = len(datasets), block.data.mask.shape[1]
@@ -77,10 +76,10 @@ class FitWork(Work):
 
         programs = {
             (advance_lanes, len(lanes), rows, site.device): advanced,
-            (first_states, count, rows if self.initialise else 0, site.device): lambda: self._first_states(block),
-            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), own),
+            (first_states, count, rows if self.request.initialise else 0, site.device): lambda: self._first_states(block),
+            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), block),
         }
-        _compiled_once(site, programs)
+        compiled_once(site, programs)
 
     def __getstate__(self):
         # What can be computed again, and cannot be pickled, is not sent.
@@ -90,7 +89,7 @@ class FitWork(Work):
     def _packing(self) -> Packing:
         """How the state of a lane is packed."""
         state = eqx.filter_eval_shape(lambda m: start(split(m, self.trainable)[0], self.dtype, self.rules), self.example)
-        return Packing.of(state)
+        return packing_of(state)
 
     @functools.cached_property
     def _common_states(self) -> Vectors:
@@ -100,15 +99,15 @@ class FitWork(Work):
     def _first_states(self, block: Block) -> Vectors:
         """Packed first states of every start of every dataset, as NumPy rows."""
         count = len(block.data.mask)
-        if self.initialise or jax.tree.leaves(block.own):
-            rows = self._states(block.own, block.data if self.initialise else None)
+        if self.request.initialise or jax.tree.leaves(block.own):
+            rows = self._states(block.own, block.data if self.request.initialise else None)
         else:
             rows = tuple(np.broadcast_to(row, (count, *row.shape)) for row in self._common_states)
-        return tuple(np.array(row).reshape(count * (self.restarts + 1), -1) for row in rows)
+        return tuple(np.array(row).reshape(count * (self.request.restarts + 1), -1) for row in rows)
 
     def _states(self, own: Any, data: Data | None) -> Vectors:
-        key = None if self.key is None else jax.random.wrap_key_data(jnp.asarray(self.key[0]), impl=self.key[1])
-        how = (self.common, self.trainable, self.restarts, key, self.dtype, self.rules, self._packing)
+        request = self.request
+        how = (self.common, self.trainable, request.restarts, request.key_of_starts, self.dtype, self.rules, self._packing)
         return tuple(np.asarray(row) for row in first_states(own, data, *how))
 
     def _advance(self, rows: Vectors, block: Block, datasets: np.ndarray, site: Site) -> None:
@@ -133,11 +132,13 @@ class FitWork(Work):
             turns = min(turns, _TURNS_TOGETHER) if at_once else turns
 
     def _advanced(self, rows: Vectors, ready: tuple[Data, Any], turns: int, at_once: bool) -> Vectors:
-        how = (self.common, jnp.asarray(np.int32(turns)), self._packing, self.trainable, self.objective, self.solver)
-        return advance_lanes(rows, *ready, *how, self.rules, at_once)
+        problem = (self.trainable, self.request.objective, self.request.solver)
+        how = (self.common, jnp.asarray(np.int32(turns)), self._packing, *problem, self.rules, at_once)
+        return advance_lanes(rows, *ready, *how)
 
-    def _ended(self, rows: Vectors, own: Any) -> Ended:
-        return ended(rows, own, self.common, self._packing, self.trainable, self.rules)
+    def _ended(self, rows: Vectors, block: Block) -> Ended:
+        by_dataset = tuple(row.reshape(len(block.data.mask), self.request.restarts + 1, *row.shape[1:]) for row in rows)
+        return ended(by_dataset, block.own, self.common, self._packing, self.trainable, self.rules)
 
 
 def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
@@ -145,62 +146,60 @@ def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
     return jax.device_put(jax.tree.map(lambda leaf: leaf[datasets], (block.data, block.own)))
 
 
-def _compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> None:
-    """Call each program that no other thread of this run has called, then wait until the others have, too.
-
-    So threads compile different programs at the same time.
-    """
-    if site.compiled is None:
-        return
-    # The first thread begins with the longest program, the others with the short ones: only one can trace at a time.
-    for name in reversed(programs) if site.compiled else list(programs):
-        own = threading.Event()
-        if site.compiled.setdefault(name, own) is own:
-            try:
-                programs[name]()
-            finally:
-                own.set()
-    for name in programs:
-        site.compiled[name].wait()
-
-
-def fit_work(
-    models: Models,
+@compiled
+def first_states(
+    own: Any,
+    data: Data | None,
+    common: AbstractModel,
     trainable: AbstractModel,
-    initialise: bool,
     restarts: int,
-    key: Key[Array, ""] | None,
+    key: Any,
+    dtype: Any,
+    rules: Rules,
+    packing: Packing,
+) -> Vectors:
+    """The packed first states of every start: of a batch of datasets, or of one if nothing is their own."""
+
+    def dataset(own: Any, data: Data | None) -> Vectors:
+        model: Any = as_dtype(eqx.combine(own, common), dtype)
+        # What is held keeps the given values: only the free parameters are read off.
+        model = model if data is None else initialise(model, data)
+        free, _ = split(model, trainable)
+        frees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starting_points(model, free, restarts, key))
+        return jax.vmap(lambda free: packing.pack(start(free, dtype, rules, key)))(frees)
+
+    return dataset(own, data) if data is None and own is None else jax.vmap(dataset)(own, data)
+
+
+@functools.partial(compiled, for_lanes=True)
+def advance_lanes(
+    rows: Vectors,
+    data: Data,
+    own: Any,
+    common: AbstractModel,
+    turns: Int[Array, ""],
+    packing: Packing,
+    trainable: AbstractModel,
     objective: Objective,
     solver: AbstractSolver,
     rules: Rules,
-    dtype: Any,
-) -> FitWork:
-    """The work of `fit_many`; see there."""
-    return FitWork(
-        common=models.parted()[1],
-        trainable=trainable,
-        initialise=initialise,
-        restarts=restarts,
-        key=None if key is None else (np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))),
-        objective=objective,
-        solver=solver,
-        rules=rules,
-        dtype=dtype,
-        example=models.example,
-    )
+    at_once: bool,
+) -> Vectors:
+    def lane(lane: tuple[Vectors, Data, Any]) -> Vectors:
+        rows, data, own = lane
+        held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
+        return advance(rows, packing, Problem(held, data, objective, solver), rules, packing.unpack(rows).step + turns)
+
+    return jax.vmap(lane)((rows, data, own)) if at_once else jax.lax.map(lane, (rows, data, own))
 
 
-def _best(ended: Ended, count: int) -> tuple[Ended, np.ndarray]:
-    """The best start of each dataset, and the values of all of its starts; ∞ for those that failed."""
-    values = np.where(np.isfinite(ended.value), ended.value, np.inf).reshape(count, -1)
-    starts = values.shape[1]
-    chosen = np.arange(count) * starts + values.argmin(axis=1)
-    best = jax.tree.map(lambda leaf: leaf[chosen], ended)
-    if starts > 1:
-        hopeless = ~np.isfinite(values).any(axis=1) & (best.result != _number(Result.empty))
-        best = best._replace(result=np.where(hopeless, _number(Result.all_starts_failed), best.result))
-    return best, values
+@compiled
+def ended(rows: Vectors, own: Any, common: AbstractModel, packing: Packing, trainable: AbstractModel, rules: Rules) -> Ended:
+    """How the best start of each dataset has ended."""
 
+    def dataset(rows: Vectors, own: Any) -> Ended:
+        held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
+        lanes = [packing.unpack(tuple(row[start] for row in rows)) for start in range(len(rows[0]))]
+        return eqx.filter(best_of(lanes, held, rules)[0], eqx.is_array)
 
-def _number(result: Any) -> int:
-    return int(np.asarray(result._value))
+    return jax.vmap(dataset)(rows, own)

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete
-from kernax.fitting._fingerprints import described
-from kernax.fitting._fitted import Fit
+from kernax._fingerprints import described
+from kernax.fitting._fitted import Ended, Fit
 from kernax.parameters import parameter_name, parameters
 from kernax.solvers import Result, result_name
 
@@ -104,17 +104,7 @@ class Fits(eqx.Module):
             part = eqx.combine(jax.tree.map(lambda leaf: leaf[numbers], arrays), rest)
             return dataclasses.replace(part, keys=tuple(self.keys[i] for i in numbers))
         part = eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[numbers], arrays)), rest)
-        return Fit(
-            model=part.model,
-            value=part.value,
-            result=part.result,
-            num_steps=part.num_steps,
-            gradient_norm=part.gradient_norm,
-            at_bound=part.at_bound,
-            jitter=part.jitter,
-            history=part.value[None][:0],
-            start_values=part.start_values,
-        )
+        return Fit(**{name: getattr(part, name) for name in Ended._fields}, history=part.value[None][:0])
 
     def of(self, name: Hashable) -> Fit[Any]:
         """The fit of the dataset that goes by this name, of whatever type it is."""
@@ -175,7 +165,7 @@ class Fits(eqx.Module):
         names, bounds = np.empty(len(self), object), np.full(len(self), "", dtype=object)
         for number, key in enumerate(self.keys):  # one by one: a name may be a tuple
             names[number] = key
-        for path, flags in parameters_of(self.at_bound):
+        for path, flags in jax.tree.leaves_with_path(eqx.filter(self.at_bound, eqx.is_array)):
             hit = np.asarray(flags).any(axis=tuple(range(1, flags.ndim)))
             bounds[hit] += np.where(bounds[hit] == "", "", ", ") + parameter_name(path)
         columns = {
@@ -234,9 +224,3 @@ def concatenate(fits: Iterable[Fits]) -> Fits:
 def as_result(values: Any) -> Any:
     """Numbers as results."""
     return jax.tree.map(lambda _: values, Result.successful)
-
-
-def parameters_of(flags: Any) -> list[tuple[Any, AnyArray]]:
-    """Every array of a tree of booleans with its path."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(flags)
-    return [(path, leaf) for path, leaf in leaves if eqx.is_array(leaf)]

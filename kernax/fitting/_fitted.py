@@ -1,13 +1,18 @@
-"""What one fit gives back."""
+"""What one fit gives back, and how it is read off the loop."""
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.solvers import AbstractSolver, result_name
+from kernax.fitting._best import Rules
+from kernax.fitting._loop import LoopState, outcome
+from kernax.parameters import at_bound, join
+from kernax.solvers import AbstractSolver, Result, result_name
 
 M = TypeVar("M")
 
@@ -53,3 +58,33 @@ class Fit(eqx.Module, Generic[M]):
             f"Fit({result_name(self.result)}, value={float(self.value):.6g}, num_steps={int(self.num_steps)}, "
             f"gradient_norm={float(self.gradient_norm):.2g}, jitter={float(self.jitter):.2g}, model={self.model!r})"
         )
+
+
+class Ended(NamedTuple):
+    """How a fit has ended, or many have, with a leading axis: what `Fit` and `Fits` have in common, and are made of."""
+
+    model: Any
+    value: Any
+    result: Any
+    num_steps: Any
+    gradient_norm: Any
+    at_bound: Any
+    jitter: Any
+    start_values: Any
+
+
+def best_of(lanes: list[LoopState], held: Any, rules: Rules) -> tuple[Ended, Float[Array, " steps"]]:
+    """How the lane with the lowest finite value has ended, and its history."""
+    values = jnp.stack([jnp.where(jnp.isfinite(s.best.value), s.best.value, jnp.inf) for s in lanes])
+    if len(lanes) == 1:
+        state = lanes[0]
+        result = outcome(state, rules)
+    else:
+        state = jax.tree.map(lambda *leaves: jnp.stack(leaves)[jnp.argmin(values)], *lanes)
+        result = outcome(state, rules)
+        hopeless = Result.where(result == Result.empty, Result.empty, Result.all_starts_failed)
+        result = Result.where(jnp.any(jnp.isfinite(values)), result, hopeless)
+    model, best = join(state.best.free, held), state.best
+    value = jnp.where(jnp.isfinite(best.value), best.value, jnp.nan)
+    ended = Ended(model, value, result, state.step, best.gradient_norm, at_bound(model), best.jitter, values)
+    return ended, state.history

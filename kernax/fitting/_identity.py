@@ -1,67 +1,61 @@
 """What a checkpoint records of a fit, so that it is never used for another one."""
 
-import hashlib
+import dataclasses
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Key
 
+from kernax._fingerprints import described, digest_of, fingerprint, name_of
 from kernax._stored import is_stored
 from kernax.data import Data
 from kernax.fitting._best import Rules
-from kernax.fitting._fingerprints import described, fingerprint, name_of
+from kernax.fitting._request import Request
 from kernax.rows import arrays_of
-from kernax.solvers import AbstractSolver
-
-# `about`, in each of these, receives what helps to explain a difference.
 
 
-def of_start(
-    model: Any, trainable: Any, restarts: int, key: Key[Array, ""] | None, dtype: Any, about: dict[str, Any]
-) -> dict[str, Any]:
-    """That of the model, of what is held, and of random starts."""
-    about["trainable"] = described(trainable)
+def identified(
+    request: Request, rules: Rules, model: Any, dtype: Any, about: dict[str, Any], **more: Any
+) -> tuple[dict[str, Any], Rules]:
+    """What must be the same for the results of a fit to be used again, and the rules with a digest of it.
+
+    **Arguments:**
+
+    - `request`, `rules`, `model`, `dtype`: what is asked, and of what.
+    - `about`: receives what helps to explain a difference.
+    - `more`: what else must be the same.
+
+    **Returns:**
+
+    A dictionary of plain values, for `Checkpoint` or `FitCheckpoint`; and `rules` with their `content`.
+    """
+    objective, optimiser, trainable, key = request.objective, request.optimiser, request.free(model), request.key_of_starts
     free = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree.leaves_with_path(trainable)]
-    return {
+    about |= {"trainable": described(trainable), "objective": name_of(objective), "solver": described(request.solver)}
+    about["optimiser"] = "lbfgs" if optimiser is None else name_of(optimiser.update)
+    identity = more | {
         "model": fingerprint(model, "the model", about),
         "trainable": fingerprint(free, "trainable"),
-        "restarts": restarts,
+        "restarts": request.restarts,
         "key": None if key is None else f"{jax.random.key_impl(key)} {np.asarray(jax.random.key_data(key)).tolist()}",
         "dtype": str(dtype),
-    }
-
-
-def of_settings(
-    rules: Rules, objective: Any, optimiser: Any, solver: AbstractSolver, about: dict[str, Any]
-) -> dict[str, Any]:
-    """That of the objective, the optimiser, the solver, and of when to stop."""
-    about |= {"objective": name_of(objective), "solver": described(solver)}
-    about["optimiser"] = "lbfgs" if optimiser is None else name_of(optimiser.update)
-    return {
         "objective": fingerprint(objective, "the objective", about),
         "optimiser": None if optimiser is None else fingerprint(optimiser, "the optimiser", about),
-        "solver": fingerprint(solver, "the solver", about),
+        "solver": fingerprint(request.solver, "the solver", about),
         "max_steps": rules.max_steps,
         "gradient_tolerance": rules.gradient_tolerance,
         "value_tolerance": rules.value_tolerance,
         "patience": rules.patience,
     }
-
-
-def content_of(identity: dict[str, Any], model: Any) -> str:
-    """A digest of everything, beside arrays, that compiled programs depend on; for `Rules.content`."""
+    # Everything, beside arrays, that compiled programs depend on.
     functions = fingerprint(eqx.filter(model, eqx.is_array, inverse=True), "the model")
-    return " ".join([*(str(identity[name]) for name in ("objective", "optimiser", "solver")), functions])
+    content = " ".join([*(str(identity[name]) for name in ("objective", "optimiser", "solver")), functions])
+    return identity, dataclasses.replace(rules, content=content)
 
 
 def of_data(data: Data, about: dict[str, Any]) -> dict[str, Any]:
     """That of one dataset, by its content. Rows in a file are read once."""
     about["data"] = repr(data)
-    hasher = hashlib.blake2b(digest_size=16)
-    for array in (*arrays_of(data.x), *jax.tree.leaves((data.y, data.mask, data.gaps))):
-        hasher.update(f"{array.dtype}{array.shape}".encode())
-        for block in array.blocks() if is_stored(array) else [np.asarray(array)]:
-            hasher.update(np.ascontiguousarray(block).tobytes())
-    return {"data": [str(jax.tree.structure(data.x, is_leaf=is_stored)), hasher.hexdigest()]}
+    digest = digest_of((*arrays_of(data.x), *jax.tree.leaves((data.y, data.mask, data.gaps))))
+    return {"data": [str(jax.tree.structure(data.x, is_leaf=is_stored)), digest.tobytes().hex()]}

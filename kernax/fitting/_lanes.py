@@ -7,7 +7,6 @@ their line searches do not wait for each other.
 """
 
 import contextlib
-import dataclasses
 import functools
 import signal
 import threading
@@ -21,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
+from kernax._bars import progress_bar
 from kernax._programs import compiled
-from kernax._threads import cores, longest_axis, one_blas_thread, with_threads_for
+from kernax._threads import cores, longest_axis, one_blas_thread
 from kernax.fitting._best import Rules
 from kernax.fitting._fit_checkpoint import FitCheckpoint
-from kernax.fitting._loop import LoopState, PackedState, advance, advance_packed, start, without_history
-from kernax.fitting._packing import Packing
+from kernax.fitting._loop import LoopState, advance, packing_of, start
+from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem
-from kernax.fitting._progress import progress_bar
 from kernax.model import AbstractModel
 
 _start = compiled(start)
@@ -36,21 +35,18 @@ _start = compiled(start)
 
 def _size_without_history(given: Any) -> int:
     """How large the arguments of `_advance` are, except for the history: it has an entry for every step, but no sums."""
-    (vectors, _), *rest = given[0]
+    (*vectors, _), *rest = given[0]
     return longest_axis((vectors, rest))
 
 
-_advance = functools.partial(compiled, size_of=_size_without_history)(advance_packed)
-
-
-@compiled
-def _start_together(frees: list[AbstractModel], dtype: Any, rules: Rules, key: Key[Array, ""] | None) -> LoopState:
-    return jax.vmap(lambda free: start(free, dtype, rules, key))(stacked(frees))
-
-
-@compiled
-def _advance_together(states: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
-    return jax.vmap(lambda state: advance(state, problem, rules, until))(states)
+@functools.partial(compiled, size_of=_size_without_history)
+def _advance(
+    state: Vectors, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""], together: bool = False
+) -> Vectors:
+    """`advance`, of one lane, or `together` of several, whose states have a leading axis."""
+    if together:
+        return jax.vmap(lambda lane: advance(lane, packing, problem, rules, until))(state)
+    return advance(state, packing, problem, rules, until)
 
 
 def stacked(lanes: list[Any]) -> Any:
@@ -64,12 +60,14 @@ def run_traced(
     """All lanes to their end, inside somebody's trace."""
 
     def run(free: AbstractModel) -> LoopState:
-        return advance(start(free, problem.dtype, rules, key), problem, rules, jnp.asarray(rules.max_steps))
+        state = start(free, problem.dtype, rules, key)
+        packing = packing_of(state)
+        return packing.unpack(advance(packing.pack(state), packing, problem, rules, jnp.asarray(rules.max_steps)))
 
     if len(frees) == 1:
         return [run(frees[0])]
     states = jax.lax.map(run, stacked(frees)) if jax.default_backend() == "cpu" else jax.vmap(run)(stacked(frees))
-    return _unstacked(states, len(frees))
+    return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in range(len(frees))]
 
 
 def run_lanes(
@@ -83,57 +81,60 @@ def run_lanes(
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
     title: str = "fit",
-    advance: Callable[..., LoopState] | None = None,
+    advance: Callable[..., Vectors] | None = None,
 ) -> list[LoopState]:
     """All lanes to their end, eagerly, in pieces short enough for Ctrl-C to be heard; it keeps what was reached.
 
     `key` is for objectives that are random. `before` is the end of a fit of a similar problem, from which the first lane
-    goes on (but not of several together). `kept` knows how far lanes
-    of an interrupted run have come, and is told how far these come. `title` stands before the progress bar and tells the
-    rounds of a fit apart. `advance` makes steps in another way than by one program; lanes then go one after another.
+    goes on. `kept` knows how far lanes of an interrupted run have come, and is told how far these come. `title` stands
+    before the progress bar and tells the rounds of a fit apart. `advance` makes steps in another way than by one program;
+    lanes then go one after another.
     """
     together = jax.default_backend() != "cpu" if together is None else together
     stop = threading.Event()
     total = rules.max_steps * (1 if together else len(frees))
-    with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, _written_at_the_end(kept):
+    with _ctrl_c_sets(stop), progress_bar(progress, total, title) as show, contextlib.ExitStack() as at_the_end:
+        if kept is not None:
+            at_the_end.callback(kept.flush)
+        states = [_start(free, problem.dtype, rules, key, None if i else before) for i, free in enumerate(frees)]
+        # NumPy packs and unpacks the states: XLA would compile an operation for each of their arrays.
+        packing = packing_of(states[0])
+        lanes = [packing.pack(state, np) for state in states]
 
-        def driven(by: Any, state: LoopState, number: int = 0, *, packed: bool = False) -> LoopState:
+        def driven(state: Vectors, number: int, *how: Any) -> Vectors:
             name = f"{title}, start {number + 1}"
-            keep = None if kept is None else functools.partial(kept.keep, name)
             state = state if kept is None else kept.resumed(name, state)
-            return (_drive_packed if packed else _drive)(by, state, problem, rules, stop, show, keep)
+            keep = None if kept is None else functools.partial(kept.keep, name)
+
+            def go_on(state: Vectors, until: Any) -> Vectors:
+                return (advance or _advance)(state, packing, problem, rules, until, *how)
+
+            return _drive(go_on, state, packing, stop, show, keep)
+
+        def in_threads() -> list[Vectors]:
+            with one_blas_thread(), ThreadPoolExecutor(min(len(lanes), cores())) as pool:
+                futures = [pool.submit(driven, lane, number) for number, lane in enumerate(lanes)]
+                try:
+                    # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
+                    while wait(futures, timeout=0.2).not_done:
+                        pass
+                except KeyboardInterrupt:
+                    stop.set()
+                return [future.result() for future in futures]
 
         if together:
-            return _unstacked(driven(_advance_together, _start_together(frees, problem.dtype, rules, key)), len(frees))
-
-        def lane(free: AbstractModel, number: int) -> LoopState:
-            state = _start(free, problem.dtype, rules, key, before if number == 0 else None)
-            return driven(_advance, state, number, packed=True)
-
-        if advance is not None:
-            starts = [_start(free, problem.dtype, rules, key) for free in frees]
-            return [driven(advance, state, number) for number, state in enumerate(starts)]
-        if len(frees) == 1:
-            return [with_threads_for(problem.largest_matrix, lane, frees[0], 0)]
-        with one_blas_thread(), ThreadPoolExecutor(min(len(frees), cores())) as pool:
-            futures = [pool.submit(lane, free, number) for number, free in enumerate(frees)]
-            try:
-                # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
-                while wait(futures, timeout=0.2).not_done:
-                    pass
-                return [future.result() for future in futures]
-            except KeyboardInterrupt:
-                stop.set()
-                return [future.result() for future in futures]
+            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, True)
+            lanes = [tuple(vector[lane] for vector in ended) for lane in range(len(frees))]
+        elif advance is not None or len(lanes) == 1:
+            lanes = [driven(lane, number) for number, lane in enumerate(lanes)]
+        else:
+            lanes = in_threads()
+    return [jax.device_put(on_host(packing, lane)) for lane in lanes]
 
 
-@contextlib.contextmanager
-def _written_at_the_end(kept: FitCheckpoint | None) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if kept is not None:
-            kept.flush()
+def on_host(packing: Packing, state: Vectors) -> LoopState:
+    """A state as NumPy arrays."""
+    return packing.unpack(tuple(np.asarray(vector) for vector in state))
 
 
 @contextlib.contextmanager
@@ -158,61 +159,27 @@ def _ctrl_c_sets(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _unstacked(states: LoopState, lanes: int) -> list[LoopState]:
-    return [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(lanes)]
-
-
-def _drive_packed(
-    advance: Any,
-    state: LoopState,
-    problem: AbstractProblem,
-    rules: Rules,
-    stop: threading.Event,
-    show: Any,
-    keep: Callable[[LoopState], None] | None,
-) -> LoopState:
-    """As `_drive`, but NumPy packs and unpacks the state: XLA would compile an operation for each of its arrays."""
-    brief = without_history(state)
-    packing = Packing.of(brief)
-
-    def view(packed: PackedState) -> LoopState:
-        return packing.unpack(tuple(np.asarray(vector) for vector in packed[0]))
-
-    def unpacked(packed: PackedState) -> LoopState:
-        return dataclasses.replace(jax.device_put(view(packed)), history=packed[1])
-
-    def go_on(packed: PackedState, *how: Any) -> PackedState:
-        return advance(packed, packing, *how)
-
-    packed = packing.pack_on_host(brief), state.history
-    keep_packed = None if keep is None else lambda packed: keep(unpacked(packed))
-    return unpacked(_drive(go_on, packed, problem, rules, stop, show, keep_packed, view))
-
-
 def _drive(
-    advance: Any,
-    state: Any,
-    problem: AbstractProblem,
-    rules: Rules,
+    advance: Callable[[Vectors, Any], Vectors],
+    state: Vectors,
+    packing: Packing,
     stop: threading.Event,
-    show: Any,
-    keep: Callable[[Any], None] | None,
-    view: Callable[[Any], LoopState] = lambda state: state,
-) -> Any:
+    show: Callable[[int, float], None],
+    keep: Callable[[Vectors], None] | None,
+) -> Vectors:
     """Advance in pieces of about half a second, one evaluation at the least. A piece that is cut off is lost; the state
-    before it is not. `keep` is called with the state after each piece. `view` makes a `LoopState` of what `advance` takes.
+    before it is not. `keep` is called with the state after each piece.
     """
-    seen = view(state)
-    piece, done, is_first = 1, int(np.max(np.asarray(seen.step))), True
+    seen = on_host(packing, state)
+    piece, done, is_first = 1, int(np.max(seen.step)), True
     if done:  # by an earlier run
-        show(done, float(np.min(np.asarray(seen.best.value))))
+        show(done, float(np.min(seen.best.value)))
     try:
-        while np.any(np.asarray(seen.running)) and (is_first or not stop.is_set()):
+        while np.any(seen.running) and (is_first or not stop.is_set()):
             begun, is_first = time.monotonic(), False
-            state = advance(state, problem, rules, jax.device_put(np.int32(done + piece)))
-            seen = view(state)
-            reached = int(np.max(np.asarray(seen.step)))
-            show(reached - done, float(np.min(np.asarray(seen.best.value))))
+            state = advance(state, jax.device_put(np.int32(done + piece)))
+            seen = on_host(packing, state)
+            show(int(np.max(seen.step)) - done, float(np.min(seen.best.value)))
             done += piece
             if keep is not None:
                 keep(state)

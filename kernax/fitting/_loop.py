@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
@@ -82,45 +81,23 @@ def start(
     )
 
 
-def advance(state: LoopState, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> LoopState:
-    """Go on until the loop stops by itself or `until` steps have been made in all."""
-    packing = Packing.of(without_history(state))
-    return joined(packing, advance_packed(apart(packing, state), packing, problem, rules, until))
+def packing_of(state: LoopState) -> Packing:
+    """How such a state is packed. The history has a vector of its own, the last: a long one would be copied every turn."""
+    return Packing.of(state, alone=state.history)
 
 
-PackedState = tuple[Vectors, Array]
-"""A state in few arrays. The history stays apart: a long one would be copied with every turn."""
+def advance(state: Vectors, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> Vectors:
+    """Go on, with a packed state, until the loop stops by itself or `until` steps have been made in all."""
+    own_units = problem.sizes(packing.unpack(state).free)
 
-
-def apart(packing: Packing, state: LoopState) -> PackedState:
-    """The state in few arrays."""
-    return packing.pack(without_history(state)), state.history
-
-
-def joined(packing: Packing, packed: PackedState) -> LoopState:
-    """The state again."""
-    return dataclasses.replace(packing.unpack(packed[0]), history=packed[1])
-
-
-def without_history(state: LoopState) -> LoopState:
-    """What is packed of a state."""
-    return dataclasses.replace(state, history=jax.device_put(np.zeros(0, state.history.dtype)))
-
-
-def advance_packed(
-    packed: PackedState, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]
-) -> PackedState:
-    """As `advance`, of a state in few arrays."""
-    own_units = problem.sizes(packing.unpack(packed[0]).free)
-
-    def goes_on(packed: PackedState) -> Bool[Array, ""]:
-        state = packing.unpack(packed[0])
+    def goes_on(packed: Vectors) -> Bool[Array, ""]:
+        state = packing.unpack(packed)
         return state.running & (state.step < until)
 
-    def turn(packed: PackedState) -> PackedState:
-        return apart(packing, _turn(joined(packing, packed), problem, rules, own_units))
+    def turn(packed: Vectors) -> Vectors:
+        return packing.pack(_turn(packing.unpack(packed), problem, rules, own_units))
 
-    return jax.lax.while_loop(goes_on, turn, packed)
+    return jax.lax.while_loop(goes_on, turn, state)
 
 
 def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:

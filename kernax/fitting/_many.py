@@ -1,6 +1,5 @@
 """One model for each of thousands of datasets."""
 
-import dataclasses
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -11,25 +10,23 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
+from kernax._bars import many_bar
 from kernax.data import Groups
 from kernax.data._many import windows
-from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Spec
 from kernax.fitting._checkpoint import Checkpoint
 from kernax.fitting._collect import Collector
 from kernax.fitting._engine import check_executor, run_blocks, windows_for
-from kernax.fitting._fit_block import fit_work
+from kernax.fitting._fit_block import FitWork
 from kernax.fitting._fits import Fits, Settings
-from kernax.fitting._identity import content_of, of_settings, of_start
+from kernax.fitting._identity import identified
 from kernax.fitting._models import Models, check_groups, check_names
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._problem import Objective
-from kernax.fitting._progress import many_bar
-from kernax.fitting._settings import checked_rules
+from kernax.fitting._request import Request
 from kernax.fitting._shared import fit_shared
 from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel
-from kernax.parameters import trainable as all_trainable
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky
 
@@ -109,31 +106,24 @@ def fit_many(
     """
     models = Models.of(model)
     solver = Cholesky() if solver is None else solver
-    if not isinstance(solver, AbstractSolver):
-        raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
+    request = Request(
+        objective=objective,
+        optimiser=optimiser,
+        solver=solver,
+        trainable=trainable,
+        restarts=restarts,
+        key=key,
+        max_steps=max_steps,
+        gradient_tolerance=gradient_tolerance,
+        value_tolerance=value_tolerance,
+        patience=patience,
+        initialise=initialise,
+    )
     check_executor(executor)
     if isinstance(objective, Stochastic):
         objective.check_solver(solver)
-    if restarts and key is None:
-        key = jax.random.key(0)
     total = _number_of(datasets)
     models.check_number(total)
-
-    def rules_for(dtype: Any) -> Rules:
-        return checked_rules(
-            models.model,
-            dtype,
-            objective=objective,
-            optimiser=optimiser,
-            max_steps=max_steps,
-            gradient_tolerance=gradient_tolerance,
-            value_tolerance=value_tolerance,
-            patience=patience,
-            trainable=trainable,
-            restarts=restarts,
-            keep_history=shared,
-        )
-
     devices = jax.local_devices() if devices is None else list(np.atleast_1d(np.asarray(devices, object)))
     if not devices or not all(isinstance(device, jax.Device) for device in devices):
         raise ValueError(f"devices must be some of jax.local_devices(), or None for all, got {devices}.")
@@ -148,20 +138,8 @@ def fit_many(
         if not every:
             raise ValueError("there is no dataset to fit.")
         check_groups(models, [data.name for data in every], [data.x for data in every])
-        return fit_shared(
-            models,
-            every,
-            rules_for(every[0].y.dtype),
-            objective=objective,
-            solver=solver,
-            trainable=trainable,
-            initialise=initialise,
-            restarts=restarts,
-            key=key,
-            devices=devices,
-            together=devices[0].platform != "cpu" if together is None else together,
-            progress=progress,
-        )
+        at_once = devices[0].platform != "cpu" if together is None else together
+        return fit_shared(models.model, every, request, devices=devices, together=at_once, progress=progress)
 
     share, shares = jax.process_index(), jax.process_count()
     settings = Settings(objective, solver, trainable, optimiser)
@@ -172,18 +150,15 @@ def fit_many(
             for window in windows_for(executor, models, datasets, budget=memory_budget / 4):
                 if collector is None:
                     dtype = window[0].y.dtype
-                    rules, models = rules_for(dtype), models.as_dtype(dtype)
-                    free, kept = all_trainable(models.model) if trainable is None else trainable, None
+                    rules, models = request.rules(models.model, dtype, keep_history=False), models.as_dtype(dtype)
+                    kept = None
                     if checkpoint is not None:
-                        about: dict[str, Any] = {}
-                        identity = of_start(models.model, free, restarts, key, dtype, about) | {"initialise": initialise}
-                        about["model"] = models.described()
-                        identity |= of_settings(rules, objective, optimiser, solver, about)
-                        rules = dataclasses.replace(rules, content=content_of(identity, models.model))
+                        about: dict[str, Any] = {"model": models.described()}
+                        given = (request, rules, models.model, dtype, about)
+                        identity, rules = identified(*given, initialise=initialise)
                         kept = Checkpoint(checkpoint, identity, about)
-                    work = fit_work(models, free, initialise, restarts, key, objective, solver, rules, dtype)
                     collector = Collector(models, restarts + 1, kept, show, share, shares, settings)
-                    spec = Spec.of(work, together)
+                    spec = Spec.of(FitWork.of(models, request, rules, dtype), together)
                 check_names(model, window)
                 check_groups(models, [data.name for data in window], [data.x for data in window])
                 assert spec is not None

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax import parameters
+from kernax._fingerprints import described
 from kernax.data._host import HostData
-from kernax.fitting._fingerprints import described
 from kernax.fitting._fits import Fits
 from kernax.fitting._fitted import Fit
 from kernax.model import AbstractModel, check_known

@@ -1,5 +1,6 @@
 """Trees of arrays in few arrays, so that programs of fits have few arguments and copies."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -23,42 +24,39 @@ class Packing(NamedTuple):
     types: tuple[np.dtype, ...]
     keys: tuple[str | None, ...]
     """For a leaf of random keys (some optimisers have one), what kind of key it is."""
+    members: tuple[tuple[int, ...], ...]
+    """For each vector, the leaves that it holds."""
 
     @classmethod
-    def of(cls, tree: PyTree) -> "Packing":
-        """That of trees like this one (arrays, or what `jax.eval_shape` gives)."""
+    def of(cls, tree: PyTree, *, alone: Any = None) -> "Packing":
+        """That of trees like this one (arrays, or what `jax.eval_shape` gives). The leaf `alone` gets the last vector."""
         leaves, structure = jax.tree.flatten(tree)
         numbers = [jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf for leaf in leaves]
         shapes, types = tuple(tuple(leaf.shape) for leaf in numbers), tuple(leaf.dtype for leaf in numbers)
-        return cls(structure, shapes, types, tuple(_implementation(leaf) for leaf in leaves))
-
-    @property
-    def _groups(self) -> list[tuple[Any, list[int]]]:
-        kinds = dict.fromkeys(self.types)
-        return [(kind, [i for i, own in enumerate(self.types) if own == kind]) for kind in kinds]
+        members: dict[Any, list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            members.setdefault("alone" if leaf is alone else types[i], []).append(i)
+        last = [members.pop("alone")] if alone is not None else []
+        keys = tuple(_implementation(leaf) for leaf in leaves)
+        return cls(structure, shapes, types, keys, tuple(map(tuple, [*members.values(), *last])))
 
     def zeros(self, count: int) -> Vectors:
         """That many packed trees of zeros, on the host."""
-        sizes = [sum(int(np.prod(self.shapes[i], dtype=int)) for i in members) for _, members in self._groups]
-        return tuple(np.zeros((count, size), kind) for size, (kind, _) in zip(sizes, self._groups, strict=True))
+        sizes = [sum(math.prod(self.shapes[i]) for i in own) for own in self.members]
+        return tuple(np.zeros((count, size), self.types[own[0]]) for size, own in zip(sizes, self.members, strict=True))
 
-    def pack(self, tree: PyTree) -> Vectors:
-        """The tree as vectors."""
-        leaves = [_as_numbers(leaf) for leaf in jax.tree.leaves(tree)]
-        return tuple(jnp.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
-
-    def pack_on_host(self, tree: PyTree) -> Vectors:
-        """The tree as vectors of NumPy, without a program of JAX."""
-        leaves = [np.asarray(_as_numbers(leaf)) for leaf in jax.tree.leaves(tree)]
-        return tuple(np.concatenate([leaves[i].reshape(-1) for i in members]) for _, members in self._groups)
+    def pack(self, tree: PyTree, xp: Any = jnp) -> Vectors:
+        """The tree as vectors of JAX, or with `xp=np` of NumPy, without a program of JAX."""
+        leaves = [xp.asarray(_as_numbers(leaf)) for leaf in jax.tree.leaves(tree)]
+        return tuple(xp.concatenate([leaves[i].reshape(-1) for i in own]) for own in self.members)
 
     def unpack(self, vectors: Vectors) -> PyTree:
         """The tree again; vectors may have leading axes (NumPy's as well as JAX's)."""
         leaves: list[Any] = [None] * len(self.shapes)
-        for vector, (_, members) in zip(vectors, self._groups, strict=True):
+        for vector, own in zip(vectors, self.members, strict=True):
             offset = 0
-            for i in members:
-                size = int(np.prod(self.shapes[i], dtype=int))
+            for i in own:
+                size = math.prod(self.shapes[i])
                 piece = vector[..., offset : offset + size]
                 piece = piece.reshape(vector.shape[:-1] + self.shapes[i])
                 leaves[i] = piece if self.keys[i] is None else jax.random.wrap_key_data(piece, impl=self.keys[i])

@@ -25,11 +25,6 @@ class AbstractProblem(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def largest_matrix(self) -> int:
-        """Rows of the largest matrix that an evaluation factorises."""
-
-    @property
-    @abc.abstractmethod
     def dtype(self) -> Any:
         """The floating type of the value."""
 

@@ -9,19 +9,19 @@ import dataclasses
 import math
 
 import numpy as np
-from jaxtyping import Array, Key
 
 from kernax._programs import compiled
+from kernax._threads import with_threads_for
 from kernax.data import Data
 from kernax.fitting._best import Rules
 from kernax.fitting._fit_checkpoint import FitCheckpoint
 from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import LoopState
-from kernax.fitting._problem import Objective, Problem
+from kernax.fitting._problem import Problem
+from kernax.fitting._request import Request
 from kernax.model import AbstractModel, has_choices, settled
 from kernax.parameters import join
 from kernax.selection import negative_log_marginal_likelihood
-from kernax.solvers import AbstractSolver
 
 _PART = 8192
 """Rows of the part that early rounds use. Data of less than a quarter more is used whole."""
@@ -34,31 +34,29 @@ def run_rounds(
     frees: list[AbstractModel],
     held: AbstractModel,
     data: Data,
-    objective: Objective,
-    solver: AbstractSolver,
+    request: Request,
     rules: Rules,
     *,
     progress: bool,
-    key: Key[Array, ""] | None = None,
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
-) -> tuple[list[LoopState], Problem, list[list[LoopState]]]:
+) -> tuple[list[LoopState], list[list[LoopState]]]:
     """All rounds of an eager fit.
 
     **Arguments:**
 
     - `frees`: the starts, unconstrained.
-    - `held`, `data`, `objective`, `solver`: what makes up the problem.
+    - `held`, `data`, `request`: what makes up the problem.
     - `rules`: those of the last round.
     - `progress`: whether to show a bar.
-    - `key`: for objectives that are random.
     - `before`: the end of an earlier fit, from which the first start goes on.
     - `kept`: where the state of the fit is kept, and may have been kept by an interrupted run.
 
     **Returns:**
 
-    The lanes of the last round, its problem, and the lanes of every round before.
+    The lanes of the last round, and the lanes of every round before.
     """
+    objective, solver = request.objective, request.solver
     part = _PART if objective is negative_log_marginal_likelihood and data.n > 1.25 * _PART else None
     early = dataclasses.replace(
         rules,
@@ -70,19 +68,20 @@ def run_rounds(
     # Only choices look at the model, and joining it is a program.
     model, done = joined(frees[0], held) if has_choices(solver) else held, []
 
-    def run(rules: Rules, part: int | None) -> tuple[list[LoopState], Problem]:
+    def run(rules: Rules, part: int | None) -> list[LoopState]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
         title = f"fit, round {len(done) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
-        return run_lanes(frees, problem, rules, progress=progress, key=key, before=before, kept=kept, title=title), problem
+        how = {"progress": progress, "key": request.key_of_starts, "before": before, "kept": kept, "title": title}
+        return with_threads_for(problem.largest_matrix, run_lanes, frees, problem, rules, **how)
 
     for _ in range(solver.num_refreshes):
-        lanes, problem = run(early, part)
+        lanes = run(early, part)
         before = best_lane(lanes)
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
-            return lanes, problem, done
+            return lanes, done
         done.append(lanes)
         frees, model = [before.best.free], joined(before.best.free, held)
-    return *run(rules, None), done
+    return run(rules, None), done
 
 
 joined = compiled(join)  # one program instead of several for each parameter

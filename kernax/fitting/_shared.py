@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from kernax._programs import compiled
 from kernax._threads import cores, one_blas_thread
@@ -18,16 +18,17 @@ from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
 from kernax.fitting._best import Rules
 from kernax.fitting._convergence import sizes
-from kernax.fitting._fit import best_of, prepared, with_own_history
+from kernax.fitting._fit import fit_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
-from kernax.fitting._lanes import run_lanes
-from kernax.fitting._loop import Evaluated, LoopState, stepped
-from kernax.fitting._models import Models
+from kernax.fitting._lanes import on_host, run_lanes
+from kernax.fitting._lanes import stacked as stacked_trees
+from kernax.fitting._loop import Evaluated, stepped
+from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem, Objective
+from kernax.fitting._request import Request
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
 from kernax.parameters import as_dtype, join, log_prior
-from kernax.parameters import trainable as all_trainable
 from kernax.solvers import AbstractSolver, is_usable
 
 
@@ -47,16 +48,11 @@ class SharedProblem(AbstractProblem):
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
     together: bool = eqx.field(static=True)
-
     float_type: Any = eqx.field(static=True)
 
     @property
     def dtype(self):
         return self.float_type
-
-    @property
-    def largest_matrix(self):
-        return self.solver.largest_matrix(max(piece.data.mask.shape[-1] for piece in self.pieces))
 
     def sizes(self, free):
         return jnp.max(jnp.stack([sizes(free, piece.data) for piece in self.pieces]), axis=0)
@@ -69,7 +65,7 @@ class SharedProblem(AbstractProblem):
                 "one device, devices=jax.local_devices()[:1], or another optimiser."
             )
         sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]
-        value, aux = _total([(parts, free) for parts in sums])[0]
+        value, aux = _summed(stacked_trees([(parts, free) for parts in sums]))[0]
         return value + self._prior(free), aux
 
     def _prior(self, free: AbstractModel) -> Float[Array, ""]:
@@ -77,7 +73,7 @@ class SharedProblem(AbstractProblem):
 
     def with_prior(self, free: AbstractModel, sums: list[Evaluated]) -> Evaluated:
         """The sums of the pieces put together, with the prior."""
-        (value, aux), gradient = _total(sums)
+        (value, aux), gradient = _summed(stacked_trees(sums))
         prior, more = jax.value_and_grad(self._prior)(free)
         return (value + prior, aux), jax.tree.map(jnp.add, gradient, more)
 
@@ -97,36 +93,41 @@ def _sum(
         return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
 
     lanes = (piece.data, piece.counts)
-    (values, (status, jitter)), gradients = jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes)
-    worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
-    return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
+    return _summed(jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes))
 
 
 _sum_of_piece = functools.partial(compiled, for_lanes=True)(_sum)
 
 
-def _total(sums: list[Evaluated]) -> Evaluated:
-    """The sums of all pieces put together."""
-    ((values, (status, jitter)), gradients) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sums)
+def _summed(evaluated: Any) -> Evaluated:
+    """The sum of many evaluations, which have a leading axis, with the worst status and the largest jitter."""
+    (values, (status, jitter)), gradients = evaluated
     worst = jax.tree.map(lambda leaf: leaf[jnp.argmin(is_usable(status))], status)
     return (jnp.sum(values), (worst, jnp.max(jitter))), jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
 
 
 @compiled
 def _step(
-    state: LoopState, sums: list[Evaluated], problem: SharedProblem, rules: Rules, own_units: Float[Array, " k"]
-) -> LoopState:
+    packed: Vectors,
+    packing: Packing,
+    sums: list[Evaluated],
+    problem: SharedProblem,
+    rules: Rules,
+    own_units: Float[Array, " k"],
+) -> Vectors:
+    state = packing.unpack(packed)
     evaluated = problem.with_prior(state.free, sums)
-    return stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units)
+    return packing.pack(stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units))
 
 
 _sizes = compiled(sizes)
 
 
 def _advance_by_pieces(
-    state: LoopState, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
-) -> LoopState:
+    packed: Vectors, packing: Packing, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
+) -> Vectors:
     """As `advance`, but every evaluation is shared out: a thread computes the sum of a piece, on the piece's device."""
+    state = on_host(packing, packed)
 
     def of_piece(piece: Piece) -> Evaluated:
         (device,) = piece.counts.devices()
@@ -141,8 +142,9 @@ def _advance_by_pieces(
     own_units = jax.device_put(np.max(own_units, axis=0), home)
     while bool(state.running) and int(state.step) < int(until):
         sums = jax.device_put(list(pool.map(of_piece, problem.pieces)), home)
-        state = _step(state, sums, alone, rules, own_units)
-    return state
+        packed = _step(packed, packing, sums, alone, rules, own_units)
+        state = on_host(packing, packed)
+    return packed
 
 
 def shared_pieces(datasets: list[HostData], devices: list[Any], threads: int) -> tuple[Piece, ...]:
@@ -169,35 +171,24 @@ def shared_pieces(datasets: list[HostData], devices: list[Any], threads: int) ->
 
 
 def fit_shared(
-    models: Models,
-    datasets: list[HostData],
-    rules: Rules,
-    *,
-    objective: Objective,
-    solver: AbstractSolver,
-    trainable: AbstractModel | None,
-    initialise: bool,
-    restarts: int,
-    key: Key[Array, ""] | None,
-    devices: list[Any],
-    together: bool,
-    progress: bool,
+    model: AbstractModel, datasets: list[HostData], request: Request, *, devices: list[Any], together: bool, progress: bool
 ) -> Fit:
     """One model for all datasets, which are shared out: on CPU to a thread for each core, else to one for each device."""
+    dtype = datasets[0].y.dtype
+    rules = request.rules(model, dtype)
     threads = max(len(devices), cores() if devices[0].platform == "cpu" else 1)
     pieces = shared_pieces(datasets, devices, threads)
-    model: AbstractModel = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, models.model)
-    if initialise:
+    model = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, model)
+    if request.initialise:
         begin = initialised(model, _pooled(datasets))
         # What is held keeps the given values.
-        free_ones = all_trainable(model) if trainable is None else trainable
-        model = jax.tree.map(lambda new, old, free: new if free else old, begin, model, free_ones)
-    frees, held = prepared(model, trainable, pieces[0].data.dtype, restarts, key)
-    problem = SharedProblem(held, pieces, objective, solver, together, pieces[0].data.dtype)
+        model = jax.tree.map(lambda new, old, free: new if free else old, begin, model, request.free(model))
+    frees, held = prepared(model, request.trainable, dtype, request.restarts, request.key_of_starts)
+    problem = SharedProblem(held, pieces, request.objective, request.solver, together, dtype)
     with ThreadPoolExecutor(threads) as pool, one_blas_thread():
         advance = functools.partial(_advance_by_pieces, pool=pool)
         lanes = run_lanes(frees, problem, rules, progress=progress, together=False, advance=advance)
-    return with_own_history(best_of(lanes, dataclasses.replace(problem, pieces=()), rules))
+    return with_own_history(fit_of(lanes, held, rules))
 
 
 def _pooled(datasets: list[HostData]) -> Data:

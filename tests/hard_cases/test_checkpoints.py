@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import kernax as kx
+from kernax._fingerprints import fingerprint
 from kernax.fitting import _checkpoint, _many
-from kernax.fitting._fingerprints import fingerprint
 
 MODULE = "module_of_a_user"
 HEADER = """
@@ -309,7 +309,7 @@ things = {
 """
 PRINT = """
 import json
-from kernax.fitting._fingerprints import fingerprint
+from kernax._fingerprints import fingerprint
 print(json.dumps({name: fingerprint(thing) for name, thing in things.items()}))
 """
 

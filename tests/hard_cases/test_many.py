@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 import kernax as kx
+from kernax._fingerprints import fingerprint
 from kernax.fitting import _engine, _fit_block, _many, _plan
-from kernax.fitting._fingerprints import fingerprint
 
 
 class Turning(kx.kernels.AbstractStationary):

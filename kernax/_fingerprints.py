@@ -1,4 +1,4 @@
-"""Digests of models, objectives and optimisers, so that a checkpoint is never used for another fit.
+"""Digests of arrays, models, objectives and optimisers, so that a checkpoint is never used for another fit.
 
 Values count by their content, and functions and classes of the user by their code and by all that they use. Functions and
 classes of installed packages count by their names, and by the version of the package. Anything else is refused.
@@ -12,14 +12,16 @@ import pickle
 import re
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kernax.fitting._uses import has_installed_name, is_installed, used, version_of, without_type_checks
+from kernax._uses import has_installed_name, is_installed, used, version_of, without_type_checks
 
+DIGEST_BYTES = 16
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis))
 _BY_NAME_ONLY = {"kernax", "jax", "jaxlib", "numpy"}
 """Packages whose versions are not part of a digest: that of kernax is recorded beside it, and the others change rounding."""
@@ -41,6 +43,16 @@ def fingerprint(thing: Any, name: str = "it", seen: dict[str, Any] | None = None
     A string of hexadecimal digits. Raises `ValueError` if the content of a part cannot be read.
     """
     return _Walk(name, {} if seen is None else seen).digest(thing)
+
+
+def digest_of(arrays: Iterable[Any]) -> np.ndarray:
+    """A digest of the types, shapes and numbers of arrays, in `DIGEST_BYTES` bytes. Those in a file are read once."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for array in arrays:
+        hasher.update(f"{array.dtype}{array.shape}".encode())
+        for block in array.blocks() if hasattr(array, "blocks") else [array]:
+            hasher.update(np.ascontiguousarray(block).tobytes())
+    return np.frombuffer(hasher.digest(), np.uint8)
 
 
 def name_of(thing: Any) -> str:
@@ -187,4 +199,4 @@ def _is_cached(kind: type, name: Any) -> bool:
 
 
 def _hash(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=DIGEST_BYTES).hexdigest()
