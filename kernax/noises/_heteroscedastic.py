@@ -111,14 +111,14 @@ class Interpolant(Parametrised):
     def __call__(self, row: Any) -> Float[Array, ""]:
         known, part = self.anchors, self.anchors.seen(row)
         kernel, rows, whitening = as_dtype(
-            jax.tree.map(jnp.asarray, (known.own_kernel, known.rows, known.whitening)), self.weights.dtype
+            jax.tree.map(jnp.asarray, (known.kernel, known.rows, known.whitening)), self.weights.dtype
         )
         similarities = jax.vmap(lambda anchor: kernel.pair(part, anchor))(rows)
         return jnp.sum(similarities * matmul(whitening, self.weights))
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if the rows have other columns than the anchors."""
-        part = jax.eval_shape(self.anchors.seen, x) if self.anchors.is_selected else x
+        part = x if self.anchors.view is None else jax.eval_shape(self.anchors.seen, x)
         check_same_columns(part, self.anchors.rows, "x", "the anchors of noises.Interpolant")
 
 
@@ -128,24 +128,20 @@ class Anchors:
 
     rows: Any
     kernel: AbstractKernel
-    is_selected: bool
-    """Whether the kernel is a `kx.Select`, of whose part of a row the anchors are."""
+    view: Select | None
+    """Which part of a row the kernel sees; all of it if `None`."""
     whitening: np.ndarray
     """`L⁻ᵀ`."""
     digest: str
 
     def seen(self, row: Any) -> Any:
         """The part of the rows, or of one row, that is compared with the anchors."""
-        return self.kernel.view(row) if self.is_selected else row
-
-    @property
-    def own_kernel(self) -> AbstractKernel:
-        """The kernel of that part."""
-        return self.kernel.kernel if self.is_selected else self.kernel
+        return row if self.view is None else self.view.view(row)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Anchors) and self.digest == other.digest
-        return same and jax.tree.structure(self.kernel) == jax.tree.structure(other.kernel)
+        if not isinstance(other, Anchors) or self.digest != other.digest:
+            return False
+        return jax.tree.structure((self.kernel, self.view)) == jax.tree.structure((other.kernel, other.view))
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -157,11 +153,7 @@ class Anchors:
 def _anchors(rows: Any, kernel: AbstractKernel | None, key: str | None, columns: Any) -> Anchors:
     rows = take(as_rows(rows, "noises.Interpolant.anchors"))
     if kernel is None:
-        if not eqx.is_array(rows):
-            raise ValueError("noises.Interpolant needs a kernel for anchors that are not one (m, d) array: give kernel=.")
-        width = rows.shape[1]
-        start = Matern52(1.0 if width == 1 else jnp.ones(width))
-        kernel = 4.0 * start.initialised(rows, jnp.ones(len(rows), bool), jnp.ones(()))
+        kernel = _kernel_for(rows)
     if not isinstance(kernel, AbstractKernel) or kernel.trend() is not None:
         raise TypeError(f"noises.Interpolant wants a kernel, and no spline, got {kernel!r}.")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((rows, kernel))):
@@ -177,12 +169,18 @@ def _anchors(rows: Any, kernel: AbstractKernel | None, key: str | None, columns:
         raise ValueError(
             f"the matrix of {kernel!r} at the anchors is not positive definite: give another kernel."
         ) from error
+    view = None if key is None and columns is None else Select(kernel, columns, key=key)
     # As NumPy arrays: what is part of the structure of a compiled program must not be on a device.
-    rows, kernel = jax.tree.map(np.asarray, (rows, kernel))
-    is_selected = key is not None or columns is not None
-    if is_selected:
-        kernel = Select(kernel, columns, key=key)
-    content = hashlib.sha256()
-    for leaf in jax.tree.leaves((rows, kernel)):
-        content.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
-    return Anchors(rows, kernel, is_selected, whitening, content.hexdigest())
+    held: Any = jax.tree.map(np.asarray, (rows, kernel, view))
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(held):
+        digest.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
+    return Anchors(*held, whitening, digest.hexdigest())
+
+
+def _kernel_for(rows: Any) -> AbstractKernel:
+    if not eqx.is_array(rows):
+        raise ValueError("noises.Interpolant needs a kernel for anchors that are not one (m, d) array: give kernel=.")
+    one = jnp.ones(())
+    kernel = Matern52(one if rows.shape[1] == 1 else jnp.ones(rows.shape[1]))
+    return 4.0 * kernel.initialised(rows, jnp.ones(len(rows), bool), one)

@@ -1,7 +1,9 @@
 """What a noise of a row is, one variance for all rows, and sums."""
 
 import abc
+import functools
 import numbers
+import operator
 from typing import Any
 
 from jaxtyping import Array, Float
@@ -92,8 +94,7 @@ class Sum(AbstractNoise):
         self.parts = _as_parts(parts)
 
     def __call__(self, row: Any) -> Float[Array, ""]:
-        first, *rest = (part(row) for part in self.parts)
-        return sum(rest, first)
+        return functools.reduce(operator.add, [part(row) for part in self.parts])
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if one of the parts does not know some rows."""
