@@ -171,11 +171,11 @@ def _anchors(rows: Any, kernel: AbstractKernel | None, key: str | None, columns:
         ) from error
     view = None if key is None and columns is None else Select(kernel, columns, key=key)
     # As NumPy arrays: what is part of the structure of a compiled program must not be on a device.
-    held: Any = jax.tree.map(np.asarray, (rows, kernel, view))
+    held_rows, held_kernel, held_view = jax.tree.map(np.asarray, (rows, kernel, view))
     digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(held):
+    for leaf in jax.tree.leaves((held_rows, held_kernel)):
         digest.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
-    return Anchors(*held, whitening, digest.hexdigest())
+    return Anchors(held_rows, held_kernel, held_view, whitening, digest.hexdigest())
 
 
 def _kernel_for(rows: Any) -> AbstractKernel:
