@@ -336,6 +336,8 @@ def test_known_variances_in_a_column_of_a_file(tmp_path):
     np.testing.assert_allclose(
         kx.log_marginal_likelihood(inside), kx.log_marginal_likelihood(kx.condition(model, kx.Data(table, Y)))
     )
+    varying = kx.noises.Heteroscedastic(kx.noises.Interpolant(ANCHORS, columns=0))
+    varying.check(kx.Data(np.load(tmp_path / "x.npy", mmap_mode="r"), Y).x)
     table[3, 1] = -1.0
     np.save(tmp_path / "bad.npy", table)
     with pytest.raises(ValueError, match="but row 3 has -1"):

@@ -64,16 +64,21 @@ class Heteroscedastic(AbstractNoise):
             raise ValueError("Heteroscedastic needs plain rows: for rows of kx.observe, write kx.observe.Noise.")
         if hasattr(self.function, "check"):
             self.function.check(x)
-        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), x, is_leaf=is_stored)
-        leaves, structure = jax.tree.flatten((jax.tree.map(_form, self), row))
+        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), _form(x))
+        leaves, structure = jax.tree.flatten((_form(self), row))
         _try(structure, tuple(leaves))
 
     def initialised(self, variance):
         return eqx.tree_at(lambda noise: noise.variance, self, variance)
 
 
-def _form(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
+def _form(tree: Any) -> Any:
+    """Shapes and types in the place of arrays, which may be in a file."""
+
+    def form(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
+
+    return jax.tree.map(form, tree, is_leaf=is_stored)
 
 
 @functools.lru_cache(maxsize=64)
@@ -118,8 +123,9 @@ class Interpolant(Parametrised):
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if the rows have other columns than the anchors."""
-        part = x if self.anchors.view is None else jax.eval_shape(self.anchors.seen, x)
-        check_same_columns(part, self.anchors.rows, "x", "the anchors of noises.Interpolant")
+        check_same_columns(
+            jax.eval_shape(self.anchors.seen, _form(x)), self.anchors.rows, "x", "the anchors of noises.Interpolant"
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
