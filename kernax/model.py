@@ -21,7 +21,7 @@ from kernax.kernels._functionals import check_observable
 from kernax.kernels._kernel import check_rows
 from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
 from kernax.means._means import check_mean
-from kernax.noises import as_noise, check_noise, is_per_row, noise_values
+from kernax.noises import AbstractNoise, as_noise, check_noise, is_per_row, noise_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
 from kernax.rows import Functionals, Grid, check_same_columns, is_on_disk, some_rows, take, values_at
 from kernax.solvers import (
@@ -101,7 +101,7 @@ class Model(AbstractModel):
 
     - `kernel`: a kernel.
     - `noise`: one number, one per row of the data, or a module that is called with one row and returns a variance, such as
-      `kx.noises.PerGroup`. 0 interpolates.
+      those of `kx.noises`. 0 interpolates.
     - `mean`: what is expected before data: a number, a mean of `kx.means`, or any function of one point; 0 if not given.
     - `trend`: functions left free, without a prior (universal kriging): a degree of polynomials, such as 1, or a function
       from one point to a vector; none if not given. The likelihood is then the restricted one.
@@ -150,7 +150,9 @@ class Model(AbstractModel):
         look = some_rows(data.x, _LOOK)
         x, mask = take(data.x, look), data.mask if look is None else data.mask[look]
         start = eqx.tree_at(lambda m: m.kernel, self, self.kernel.initialised(x, mask, spread))
-        if not callable(self.noise) and self.noise.ndim == 0:
+        if isinstance(self.noise, AbstractNoise):
+            start = eqx.tree_at(lambda m: m.noise, start, self.noise.initialised(0.1 * spread))
+        elif not callable(self.noise) and self.noise.ndim == 0:
             start = eqx.tree_at(lambda m: m.noise, start, jnp.where(self.noise > 0, 0.1 * spread, 0.0))
         if isinstance(self.mean, Constant):
             value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)

@@ -1,4 +1,4 @@
-"""Noise as a function of the row: per group, by a module of one's own, per training row; in every place that reads it."""
+"""Noise as a function of the row: per group, measured, smoothly varying, of one's own, and sums; wherever it is read."""
 
 import equinox as eqx
 import jax
@@ -208,3 +208,293 @@ def test_many_datasets_saved_models_and_masks(tmp_path):
     masked = kx.Data({"x": TIMES, "task": np.where(mask, GROUPS, 50)}, Y, mask)
     evidence = dense(np.array([0.1, 0.5])[GROUPS[mask]], Y[mask], TIMES[mask])[0]
     np.testing.assert_allclose(kx.log_marginal_likelihood(kx.condition(PER_GROUP, masked)), evidence, rtol=1e-10)
+
+
+# Sums: measured variances and a common one
+
+ERRORS = np.linspace(0.01, 0.3, 40)
+MEASURED = {"x": TIMES, "variance": ERRORS}
+AT_NEW = {"x": NEW["x"], "variance": np.array([0.0, 0.2, 0.5])}
+SUM = kx.Model(kx.Select(kx.Matern32(), key="x"), noise=kx.noises.Known("variance") + 0.2)
+
+
+def matern32(a, b):
+    r = np.sqrt(3) * np.abs(a - b.T)
+    return (1 + r) * np.exp(-r)
+
+
+SOLVERS = {
+    "cholesky": kx.Cholesky(),
+    "eigh": kx.Eigh(),
+    "state space": kx.StateSpace(),
+    "low rank": kx.LowRank(inducing=MEASURED),
+    "cg": kx.CG(tolerance=1e-10),
+    "vecchia": kx.Vecchia(neighbours=40),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_known_variances_and_a_common_one_with_every_solver(name):
+    data = kx.Data(MEASURED, Y)
+    c = kx.condition(SUM, data, SOLVERS[name])
+    matrix = matern32(TIMES, TIMES) + np.diag(ERRORS + 0.2)
+    cross = matern32(TIMES, NEW["x"])
+    prediction = kx.predict(c, AT_NEW, noisy=True)
+    np.testing.assert_allclose(prediction.mean, cross.T @ np.linalg.solve(matrix, Y), rtol=1e-5)
+    variance = 1 - np.sum(cross * np.linalg.solve(matrix, cross), axis=0) + AT_NEW["variance"] + 0.2
+    np.testing.assert_allclose(prediction.variance, variance, rtol=1e-5)
+    if name == "cg":  # its determinant is an estimate
+        return
+
+    def evidence(common):
+        model = eqx.tree_at(lambda m: m.noise.parts[1].variance, SUM, common)
+        return kx.log_marginal_likelihood(kx.condition(model, data, SOLVERS[name]))
+
+    def by_hand(common):
+        noisy = matern32(TIMES, TIMES) + np.diag(ERRORS + common)
+        return -0.5 * (Y @ np.linalg.solve(noisy, Y) + np.linalg.slogdet(noisy)[1] + 40 * np.log(2 * np.pi))
+
+    value, slope = jax.value_and_grad(evidence)(jnp.asarray(0.2))
+    np.testing.assert_allclose(value, by_hand(0.2), rtol=1e-6)
+    np.testing.assert_allclose(slope, (by_hand(0.2 + 1e-5) - by_hand(0.2 - 1e-5)) / 2e-5, rtol=1e-5)
+
+
+def test_a_common_variance_is_found_beside_the_measured_ones():
+    """Half of the noise is in the error bars, the other half is not."""
+    draw = np.random.default_rng(5)
+    x = draw.uniform(0, 6, size=(300, 1))
+    known = draw.uniform(0.0, 0.2, size=300)
+    y = np.sin(2 * x[:, 0]) + np.sqrt(known + 0.1) * draw.normal(size=300)
+    table = np.column_stack([x, known])
+    model = kx.Model(kx.Select(kx.RBF(), columns=0), noise=0.01 + kx.noises.Known(column=1))
+    fit = kx.fit(model, kx.Data(table, y))
+    np.testing.assert_allclose(fit.model.noise.parts[0].variance, 0.1, rtol=0.25)
+    report = str(kx.report(fit))
+    assert "noise.parts[0].variance" in report
+    # Error bars that explain more than all leave nothing.
+    none = eqx.tree_at(lambda m: m.noise.parts[0].variance, model, jnp.asarray(1e-15))
+    assert "leave this one out" in str(kx.report(kx.fit(none, kx.Data(np.column_stack([x, 5 * known + 1]), y))))
+    # It is the same as a matrix with the sum on its diagonal.
+    noise = known + float(fit.model.noise.parts[0].variance)
+    lengthscale = float(fit.model.kernel.kernel.lengthscale)
+    np.testing.assert_allclose(-fit.value, dense(noise, y, x / lengthscale, NEW["x"])[0], rtol=1e-8)
+
+
+def test_sums_of_any_noises_are_read_row_by_row():
+    x = {"x": TIMES, "task": GROUPS, "variance": ERRORS}
+    parts = kx.noises.Known("variance") + (lambda row: 0.01 * row["x"][0] ** 2) + kx.noises.PerGroup("task", [0.1, 0.5])
+    assert len(parts.parts) == 3
+    expected = ERRORS + 0.01 * TIMES[:, 0] ** 2 + np.array([0.1, 0.5])[GROUPS]
+    np.testing.assert_allclose(kx.noises.noise_values(parts, jax.tree.map(jnp.asarray, x), float), expected, rtol=1e-12)
+    started = kx.initialise(SUM, kx.Data(MEASURED, 10 * Y)).noise.parts[1].variance
+    np.testing.assert_allclose(started, 10 * np.var(Y), rtol=1e-9)
+
+
+def test_h20_known_variances_that_are_none_are_refused_before_tracing():
+    known = kx.noises.Known("variance")
+    wrong = {"x": TIMES, "variance": np.where(np.arange(40) == 7, -0.1, ERRORS)}
+    words = r"noises.Known\('variance'\) takes variances, which are not negative, but row 7 has -0.1"
+    for ask in (kx.condition, kx.fit, lambda m, d: kx.fit_many(m, [d])):
+        with pytest.raises(ValueError, match=words):
+            ask(SUM, kx.Data(wrong, Y))
+    c = kx.condition(SUM, kx.Data(MEASURED, Y))
+    with pytest.raises(ValueError, match=words):
+        kx.predict(c, wrong, noisy=True)
+    for x, words in (
+        (TIMES, "needs the noise variance of each row, but the rows have no keys"),
+        ({"x": TIMES, "error": ERRORS}, r"the rows have the keys \['error', 'x'\]"),
+        ({"x": TIMES, "variance": ERRORS[:, None]}, r"one variance for each row, got shape \(40, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            kx.condition(SUM, kx.Data(x, Y))
+    with pytest.raises(ValueError, match="asks for column 1, but the rows have 1 columns"):
+        kx.condition(kx.Model(kx.RBF(), noise=kx.noises.Known(column=1)), kx.Data(TIMES, Y))
+    for make, error, words in (
+        (lambda: kx.noises.Known(), ValueError, "either a key or a column"),
+        (lambda: kx.noises.Known(column=-1), ValueError, "counted from 0"),
+        (lambda: known + np.ones(40), TypeError, "write a variance for each row into the rows"),
+        (lambda: np.ones(40) + known, TypeError, "write a variance for each row into the rows"),
+        (lambda: known + (-0.1), ValueError, "Constant.variance must be finite and positive"),
+    ):
+        with pytest.raises(error, match=words):
+            make()
+
+    # What is traced cannot be refused: it has a status instead.
+    def traced(variance):
+        c = kx.condition(SUM, kx.Data({"x": TIMES, "variance": variance}, Y), throw=False)
+        return c.result == kx.Result.nonfinite
+
+    assert jax.jit(traced)(wrong["variance"])
+    assert not jax.jit(traced)(ERRORS)
+
+
+def test_known_variances_in_a_column_of_a_file(tmp_path):
+    table = np.column_stack([TIMES, ERRORS])
+    np.save(tmp_path / "x.npy", table)
+    model = kx.Model(kx.Select(kx.Matern32(), columns=0), noise=kx.noises.Known(column=1) + 0.2)
+    inside = kx.condition(model, kx.Data(np.load(tmp_path / "x.npy", mmap_mode="r"), Y), kx.Vecchia(neighbours=40))
+    np.testing.assert_allclose(
+        kx.log_marginal_likelihood(inside), kx.log_marginal_likelihood(kx.condition(model, kx.Data(table, Y)))
+    )
+    varying = kx.noises.Heteroscedastic(kx.noises.Interpolant(ANCHORS, columns=0))
+    varying.check(kx.Data(np.load(tmp_path / "x.npy", mmap_mode="r"), Y).x)
+    table[3, 1] = -1.0
+    np.save(tmp_path / "bad.npy", table)
+    with pytest.raises(ValueError, match="but row 3 has -1"):
+        kx.condition(model, kx.Data(np.load(tmp_path / "bad.npy", mmap_mode="r"), Y), kx.Vecchia(neighbours=40))
+    counts = np.arange(40) != 3
+    masked = kx.Data(np.load(tmp_path / "bad.npy", mmap_mode="r"), Y, counts)
+    assert kx.condition(model, masked, kx.Vecchia(neighbours=40)).ok
+
+
+# Noise that varies with the inputs
+
+ANCHORS = np.linspace(0, 6, 7)[:, None]
+
+
+def spread(x):
+    """The standard deviation of the noise: ten times as large in one place as in others."""
+    return 0.05 + 0.5 * np.exp(-((x - 4) ** 2))
+
+
+def many_rows(n, seed):
+    draw = np.random.default_rng(seed)
+    x = np.sort(draw.uniform(0, 6, size=n))[:, None]
+    return x, np.sin(2 * x[:, 0]) + spread(x[:, 0]) * draw.normal(size=n)
+
+
+def matern52(a, b, lengthscale):
+    r = np.sqrt(5) * np.abs(a - b.T) / lengthscale
+    return (1 + r + r**2 / 3) * np.exp(-r)
+
+
+def noise_by_hand(x, weights, variance, floor):
+    covariance = 2.0 * matern52(ANCHORS, ANCHORS, 1.3)
+    root = np.linalg.cholesky(covariance + 1e-6 * np.mean(np.diag(covariance)) * np.eye(7))
+    function = 2.0 * matern52(x, ANCHORS, 1.3) @ np.linalg.solve(root.T, weights)
+    return variance * (floor + 1 / (floor + np.exp(-function)))
+
+
+def test_the_fit_of_an_interpolant_is_the_mode_of_the_posterior():
+    """The value is minus the evidence and the log density of the weights, and no parameter can make it smaller."""
+    x, y = many_rows(60, 0)
+    interpolant = kx.noises.Interpolant(ANCHORS, 2.0 * kx.Matern52(1.3))
+    model = kx.Model(kx.RBF(), noise=kx.noises.Heteroscedastic(interpolant, floor=0.001))
+
+    def by_hand(vector):
+        lengthscale, variance, weights = np.exp(vector[0]), np.exp(vector[1]), vector[2:]
+        evidence = dense(noise_by_hand(x, weights, variance, 0.001), y, x / lengthscale, NEW["x"])[0]
+        return -evidence + 0.5 * np.sum(weights**2) + 0.5 * 7 * np.log(2 * np.pi)
+
+    def slopes(vector):
+        moves = 1e-5 * np.eye(len(vector))
+        return np.array([(by_hand(vector + m) - by_hand(vector - m)) / 2e-5 for m in moves])
+
+    def vector_of(model):
+        noise = model.noise
+        return np.concatenate([np.log([model.kernel.lengthscale, noise.variance]), noise.function.weights])
+
+    data = kx.Data(x, y)
+    start = eqx.tree_at(lambda m: m.noise.function.weights, model, jnp.linspace(-1, 2, 7))
+    free, rebuild = kx.parameters.ravel(start)
+
+    def objective(vector):
+        proposed = rebuild(vector)
+        return -kx.log_marginal_likelihood(kx.condition(proposed, data)) - kx.parameters.log_prior(proposed)
+
+    value, gradient = jax.jit(jax.value_and_grad(objective))(free)
+    ours = vector_of(start)
+    np.testing.assert_allclose(value, by_hand(ours), rtol=1e-9)
+    order = [0, *range(2, 9), 1]  # the weights come before the variance
+    np.testing.assert_allclose(gradient, slopes(ours)[order], rtol=1e-5, atol=1e-6)
+    fit = kx.fit(model, data)
+    end = vector_of(fit.model)
+    np.testing.assert_allclose(fit.value, by_hand(end), rtol=1e-8)
+    assert np.abs(slopes(end)).max() < 5e-3
+    held = kx.with_prior(model, lambda m: m.noise.function.weights, None)
+    assert np.abs(kx.fit(held, data).model.noise.function.weights).max() > np.abs(end[2:]).max()
+
+
+def test_a_known_spread_is_recovered():
+    x, y = many_rows(200, 3)
+    data = kx.Data(x, y)
+    new = np.linspace(0.2, 5.8, 30)[:, None]
+    network = eqx.nn.MLP(1, "scalar", 8, 1, jnp.tanh, key=jax.random.key(0))
+    for function in (kx.noises.Interpolant(ANCHORS), network):
+        start = kx.initialise(kx.Model(1.0 * kx.RBF(), noise=kx.noises.Heteroscedastic(function)), data)
+        np.testing.assert_allclose(start.noise.variance, 0.1 * np.var(y), rtol=1e-9)
+        c = kx.condition(kx.fit(start, data, max_steps=100).model, data)
+        added = kx.variance(c, new, noisy=True) - kx.variance(c, new)
+        errors = 0.5 * np.log(added) - np.log(spread(new[:, 0]))
+        assert np.sqrt(np.mean(errors**2)) < 0.2
+    assert "noise.function.layers[0].weight" in str(kx.report(c))
+
+
+def test_an_interpolant_sees_a_part_of_the_rows_and_is_saved_and_fitted_many_times(tmp_path):
+    x, y = many_rows(40, 1)
+    whole = kx.noises.Interpolant(ANCHORS)
+    weights = jnp.linspace(-1.0, 1.0, 7)
+    whole = eqx.tree_at(lambda f: f.weights, whole, weights)
+    expected = jax.vmap(whole)(x)
+    by_key = eqx.tree_at(lambda f: f.weights, kx.noises.Interpolant(ANCHORS, key="x"), weights)
+    np.testing.assert_allclose(jax.vmap(by_key)({"x": x, "other": x}), expected, rtol=1e-12)
+    by_column = eqx.tree_at(lambda f: f.weights, kx.noises.Interpolant(ANCHORS, columns=1), weights)
+    np.testing.assert_allclose(jax.vmap(by_column)(np.column_stack([y, x])), expected, rtol=1e-12)
+    assert kx.noises.Interpolant(ANCHORS).anchors == whole.anchors
+    assert kx.noises.Interpolant(ANCHORS + 1e-9).anchors != whole.anchors
+
+    noise = kx.noises.Heteroscedastic(kx.noises.Interpolant(ANCHORS, key="x")) + kx.noises.Known("variance") + 1e-3
+    model = kx.Model(kx.Select(kx.RBF(), key="x"), noise=noise)
+    rows = {"x": x, "variance": 0.01 * x[:, 0]}
+    sets = [(rows, y), (jax.tree.map(lambda leaf: leaf[:25], rows), y[:25])]
+    fits = kx.fit_many(model, sets)
+    alone = kx.fit(model, kx.Data(*sets[1]))
+    np.testing.assert_allclose(fits[1].value, alone.value, rtol=1e-5)
+    assert {"noise.parts[0].variance", "noise.parts[2].variance"} <= set(fits.table())
+    kx.save(tmp_path / "m.kx", alone)
+    loaded = kx.load(tmp_path / "m.kx").model
+    assert jax.tree.structure(loaded) == jax.tree.structure(alone.model)
+    np.testing.assert_array_equal(jax.vmap(loaded.noise)(rows), jax.vmap(alone.model.noise)(rows))
+    assert kx.parameters.log_prior(loaded) == kx.parameters.log_prior(alone.model)
+
+
+def test_h21_noise_does_not_collapse_where_targets_are_met():
+    """The largest and the smallest logarithm of any size give noise within the bounds, with finite gradients."""
+    for dtype in (np.float32, np.float64):
+        for level in (-1e4, -100.0, 100.0, 1e4):
+            noise = kx.noises.Heteroscedastic(lambda row, level=level: level * row[0], variance=dtype(0.5), floor=0.01)
+            value, slope = jax.value_and_grad(noise)(jnp.ones(1, dtype))
+            assert value.dtype == dtype
+            np.testing.assert_allclose(value, 0.005 if level < 0 else 50.005, rtol=1e-3)
+            assert np.isfinite(slope).all()
+
+
+def test_bad_functions_and_anchors_are_refused_before_tracing():
+    x, y = many_rows(20, 1)
+    data = kx.Data(x, y)
+
+    def with_noise(noise):
+        return lambda: kx.condition(kx.Model(kx.RBF(), noise=noise), data)
+
+    vector = kx.noises.Heteroscedastic(eqx.nn.MLP(1, 2, 4, 1, key=jax.random.key(0)))
+    shape = r"must return one number for a row, got shape \(2,\): write out_size=\"scalar\""
+    many = kx.Model(kx.RBF(), noise=vector + 0.1)
+    for ask, error, words in (
+        (with_noise(vector), ValueError, shape),
+        (lambda: kx.fit_many(many, [(x, y)]), ValueError, "dataset 0: .*" + shape),
+        (with_noise(kx.noises.Heteroscedastic(kx.noises.Interpolant(np.zeros((3, 2))))), ValueError, "2 columns"),
+        (with_noise(kx.noises.Heteroscedastic(kx.noises.Interpolant(ANCHORS, key="x"))), ValueError, "the key 'x'"),
+        (lambda: kx.noises.Heteroscedastic(0.1), TypeError, "a function or a callable Equinox module"),
+        (lambda: kx.noises.Heteroscedastic(lambda row: row[0], floor=0.0), ValueError, "floor must be a number between"),
+        (lambda: kx.noises.Heteroscedastic(lambda row: row[0], variance=-1.0), ValueError, "positive"),
+        (lambda: kx.noises.Interpolant(ANCHORS[:, 0]), ValueError, r"kernax wants \(n, d\)"),
+        (lambda: kx.noises.Interpolant(ANCHORS, kx.kernels.CubicSpline()), TypeError, "no spline"),
+        (lambda: kx.noises.Interpolant({"x": ANCHORS}), ValueError, "give kernel="),
+        (lambda: jax.jit(lambda a: kx.noises.Interpolant(a).weights)(ANCHORS), TypeError, "outside of jit"),
+    ):
+        with pytest.raises(error, match=words):
+            ask()
+    seen = kx.observe.values(x, y)
+    model = kx.Model(kx.RBF(), noise=kx.noises.Heteroscedastic(lambda row: row[0]))
+    with pytest.raises(ValueError, match=r"write kx\.observe\.Noise"):
+        kx.condition(model, seen)

@@ -21,8 +21,9 @@ def initialise(model: AnyModel, data: Data) -> AnyModel:
 
     Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
     summands of one kind in the ratios that were given; a kernel's variances share the target's variance, the noise becomes a
-    tenth of it, a constant mean the target's mean; all within the parameters' bounds. Periods, exponents, networks, a noise
-    of 0 and per-row noise stay as they are. A kernel of your own takes part through its method `initialised`.
+    tenth of it (so does the variance of `noises.Constant` and `noises.Heteroscedastic`), a constant mean the target's mean;
+    all within the parameters' bounds. Periods, exponents, networks, a noise of 0 and noise per row or group stay as they
+    are. A kernel or noise of your own takes part through its method `initialised`.
 
     **Arguments:**
 

@@ -1,5 +1,23 @@
-"""Noise as a function of the row: one number, one per row, one per group, or a module of your own."""
+"""Noise as a function of the row: per group, measured, varying with the inputs, a module of your own; and sums of them."""
 
-from kernax.noises._noises import PerGroup, as_noise, check_noise, is_common, is_per_row, noise_at, noise_values
+from kernax.noises._heteroscedastic import Anchors, Heteroscedastic, Interpolant
+from kernax.noises._noises import as_noise, check_noise, is_common, is_per_row, noise_at, noise_values
+from kernax.noises._of_rows import Known, PerGroup
+from kernax.noises._sums import AbstractNoise, Constant, Sum
 
-__all__ = ["PerGroup", "as_noise", "check_noise", "is_common", "is_per_row", "noise_at", "noise_values"]
+__all__ = [
+    "AbstractNoise",
+    "Anchors",
+    "Constant",
+    "Heteroscedastic",
+    "Interpolant",
+    "Known",
+    "PerGroup",
+    "Sum",
+    "as_noise",
+    "check_noise",
+    "is_common",
+    "is_per_row",
+    "noise_at",
+    "noise_values",
+]

@@ -2,43 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats
-from kernax._labels import check_labels, labels_at
-from kernax.parameters import Parameter, Parametrised, as_function, positive
+from kernax.parameters import Parametrised, as_function
 from kernax.rows import Grid, Rows, map_rows, num_rows, take
-
-
-class PerGroup(Parametrised):
-    """One noise variance for each group of rows, fitted like any other parameter.
-
-    **Arguments:**
-
-    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
-    - `variances`: one positive number for each group.
-    """
-
-    key: str = eqx.field(static=True)
-    variances: Float[Parameter, " groups"] = positive(unit="y²")
-
-    def __call__(self, row: Any) -> Float[Array, ""]:
-        # As an index, a boolean would be a mask.
-        return self.variances[self._labels(row).astype(int)]
-
-    def check(self, x: Any) -> None:
-        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a variance."""
-        check_labels(self._labels(x), self.variances.shape[-1], self._name, "group", has="variances")
-
-    def _labels(self, x: Any) -> Any:
-        return labels_at(x, self.key, self._name, "group")
-
-    @property
-    def _name(self) -> str:
-        return f"noises.PerGroup({self.key!r})"
 
 
 def as_noise(value: Any) -> Any:
@@ -73,7 +43,7 @@ def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:
     if is_per_row(noise):
         raise ValueError(
             "the model's noise is given per training row and says nothing about new rows: add theirs to the answer, or "
-            "give noise as a function of the row (kx.noises.PerGroup, or a module)."
+            "give noise as a function of the row (kx.noises.Known, kx.noises.PerGroup, or a module)."
         )
     return noise_values(noise, x, dtype)
 

@@ -3,11 +3,12 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax.parameters import Parameter, Parametrised, positive
+from kernax.noises import AbstractNoise
+from kernax.parameters import Parameter, positive
 from kernax.rows import Functionals
 
 
-class Noise(Parametrised):
+class Noise(AbstractNoise):
     """One noise variance for values and averages, another for slopes: they have different units.
 
     Give it as `kx.Model(kernel, noise=kx.observe.Noise(1e-4, 1e-2))`. Both are fitted like any other parameter.

@@ -32,6 +32,8 @@ def on_bounds(parameters: list[Parameter], num_columns: int) -> list[str]:
 
 def _meaning(parameter: Parameter, num_columns: int) -> str:
     kind = parameter.name.rsplit(".", 1)[-1].split("[")[0]
+    if kind in ("variance", "variances") and parameter.name.startswith("noise."):
+        kind = "part of the noise" if ".parts[" in parameter.name else "noise"
     if kind == "lengthscale" and parameter.bound == "upper" and num_columns > 1:
         return (
             "the column may be irrelevant to this part of the kernel (leave it out and compare the leave-one-out scores), "
@@ -44,12 +46,14 @@ def _meaning(parameter: Parameter, num_columns: int) -> str:
             return "rows no longer inform each other; look for a wrong column or start from a longer one (kx.initialise)"
         case "variance", "lower":
             return "this part of the kernel explains nothing; leave it out"
+        case "part of the noise", "lower":
+            return "the other parts of the noise explain all of it; leave this one out"
         case "noise", "lower":
             return (
                 "the fit goes through every row; if the targets are not exact, look for duplicates, give a prior "
                 "(kx.with_prior) or a floor (kx.with_bijector)"
             )
-        case "noise", "upper":
+        case "noise" | "part of the noise", "upper":
             return "all is taken for noise; look at the scale of the targets and at the kernel"
     return "widen its range (kx.with_bijector), hold it (kx.freeze), or give it a prior (kx.with_prior)"
 

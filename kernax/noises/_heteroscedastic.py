@@ -1,0 +1,192 @@
+"""Noise that varies smoothly with the inputs: its logarithm is a function of the row."""
+
+import dataclasses
+import functools
+import hashlib
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import is_concrete, matmul
+from kernax._stored import is_stored
+from kernax.kernels import AbstractKernel, Matern52, Select
+from kernax.noises._sums import AbstractNoise
+from kernax.parameters import Parameter, Parametrised, as_dtype, as_function, positive, real
+from kernax.parameters._fields import Setting
+from kernax.priors import Normal
+from kernax.rows import Functionals, as_rows, check_same_columns, num_rows, take
+
+_ROUNDING = 1e-6
+"""Added to the diagonal of the anchors' kernel matrix, relative to its mean: anchors may be close to each other."""
+
+
+class Heteroscedastic(AbstractNoise):
+    """Noise whose size depends on the inputs: `variance · exp(f(row))`, kept within bounds.
+
+    The formula is `variance · (floor + 1/(floor + exp(-f)))`: nowhere less than `variance · floor`, so that the noise cannot
+    collapse to 0 where a few targets happen to be met, and nowhere much more than `variance / floor`.
+
+    **Arguments:**
+
+    - `function`: f, the logarithm of the noise variance in units of `variance`, as a function of one row: an Equinox module,
+      such as [`kernax.noises.Interpolant`][] or a network that returns one number (`eqx.nn.MLP(…, out_size="scalar")`).
+      Its parameters are fitted with the rest.
+    - `variance`: the noise variance where f is 0. It is fitted, too; [`kernax.initialise`][] sets it.
+    - `floor`: the bound, between 0 and 1. 0.01 lets the standard deviation vary by a factor of 10 to both sides.
+    """
+
+    function: Any = eqx.field(converter=as_function)
+    variance: Float[Parameter, ""] = positive(default=0.1, scalar=True, unit="y²")
+    floor: float = eqx.field(static=True, default=0.01)
+
+    def __check_init__(self):
+        if not isinstance(self.floor, float) or not 0 < self.floor < 1:
+            raise ValueError(f"Heteroscedastic.floor must be a number between 0 and 1, got {self.floor!r}.")
+
+    def __call__(self, row: Any) -> Float[Array, ""]:
+        logarithm = jnp.asarray(self.function(row))
+        if logarithm.shape != ():
+            raise ValueError(
+                f"Heteroscedastic.function must return one number for a row, got shape {logarithm.shape}: write "
+                'out_size="scalar" for a network of Equinox, or take the number out, such as values[0].'
+            )
+        # 1/(floor + exp(-f)) without overflow.
+        return self.variance * (self.floor + jax.nn.sigmoid(logarithm + math.log(self.floor)) / self.floor)
+
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if the function does not take such rows, or does not return one number for each."""
+        if isinstance(x, Functionals):
+            raise ValueError("Heteroscedastic needs plain rows: for rows of kx.observe, write kx.observe.Noise.")
+        if hasattr(self.function, "check"):
+            self.function.check(x)
+        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), _form(x))
+        leaves, structure = jax.tree.flatten((_form(self), row))
+        _try(structure, tuple(leaves))
+
+    def initialised(self, variance):
+        return eqx.tree_at(lambda noise: noise.variance, self, variance)
+
+
+def _form(tree: Any) -> Any:
+    """Shapes and types in the place of arrays, which may be in a file."""
+
+    def form(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
+
+    return jax.tree.map(form, tree, is_leaf=is_stored)
+
+
+@functools.lru_cache(maxsize=64)
+def _try(structure: Any, leaves: tuple[Any, ...]) -> None:
+    """Call a noise with one row, without numbers. Thousands of datasets have rows of one form."""
+    noise, row = jax.tree.unflatten(structure, leaves)
+    eqx.filter_eval_shape(lambda noise, row: noise(row), noise, row)
+
+
+class Interpolant(Parametrised):
+    """A smooth function of the row: values at a few anchors, interpolated by a kernel.
+
+    `f(row) = k(row, A) L⁻ᵀ w` with `L Lᵀ = k(A, A)` and independent standard normal weights w. So the values at the anchors
+    A, which are `L w`, are a priori a draw of the Gaussian process with this kernel. The prior of w is part of the model:
+    `kx.fit` finds the mode of the posterior. Far from all anchors, f is 0.
+
+    **Arguments:**
+
+    - `anchors`: rows at which the values are, `(m, d)`: about as many as the function may have bends.
+    - `kernel`: the covariance of the function a priori. It says what is believed of the function; its parameters are held.
+      By default `4.0 * kx.Matern52(…)` with a lengthscale that suits the anchors. As the logarithm of a noise variance, that
+      is a standard deviation of the noise that varies by a factor of e.
+    - `key`, `columns`: which part of each row the function sees, if not all of it; see [`kernax.kernels.Select`][]. The
+      anchors have that part only.
+    """
+
+    anchors: "Anchors" = eqx.field(static=True)
+    weights: Float[Parameter, " m"] = real()
+
+    def __init__(self, anchors: Any, kernel: AbstractKernel | None = None, *, key: str | None = None, columns: Any = None):
+        self.anchors = _anchors(anchors, kernel, key, columns)
+        self.weights = jnp.zeros(len(self.anchors.whitening))
+        self.settings = (("weights", Setting(prior=Normal())),)
+
+    def __call__(self, row: Any) -> Float[Array, ""]:
+        known, part = self.anchors, self.anchors.seen(row)
+        kernel, rows, whitening = as_dtype(
+            jax.tree.map(jnp.asarray, (known.kernel, known.rows, known.whitening)), self.weights.dtype
+        )
+        similarities = jax.vmap(lambda anchor: kernel.pair(part, anchor))(rows)
+        return jnp.sum(similarities * matmul(whitening, self.weights))
+
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if the rows have other columns than the anchors."""
+        check_same_columns(
+            jax.eval_shape(self.anchors.seen, _form(x)), self.anchors.rows, "x", "the anchors of noises.Interpolant"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Anchors:
+    """What an [`kernax.noises.Interpolant`][] interpolates with. It has no parameters: it is part of a model's structure."""
+
+    rows: Any
+    kernel: AbstractKernel
+    view: Select | None
+    """Which part of a row the kernel sees; all of it if `None`."""
+    whitening: np.ndarray
+    """`L⁻ᵀ`."""
+    digest: str
+
+    def seen(self, row: Any) -> Any:
+        """The part of the rows, or of one row, that is compared with the anchors."""
+        return row if self.view is None else self.view.view(row)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Anchors) or self.digest != other.digest:
+            return False
+        return jax.tree.structure((self.kernel, self.view)) == jax.tree.structure((other.kernel, other.view))
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self):
+        return f"{num_rows(self.rows)} rows"
+
+
+def _anchors(rows: Any, kernel: AbstractKernel | None, key: str | None, columns: Any) -> Anchors:
+    rows = take(as_rows(rows, "noises.Interpolant.anchors"))
+    if kernel is None:
+        kernel = _kernel_for(rows)
+    if not isinstance(kernel, AbstractKernel) or kernel.trend() is not None:
+        raise TypeError(f"noises.Interpolant wants a kernel, and no spline, got {kernel!r}.")
+    if not all(is_concrete(leaf) for leaf in jax.tree.leaves((rows, kernel))):
+        raise TypeError(
+            "noises.Interpolant factorises the kernel matrix of its anchors when it is made, so it must be made outside of "
+            "jit, vmap and grad."
+        )
+    matrix = np.asarray(kernel(rows), np.float64)
+    rounding = _ROUNDING * np.mean(np.diag(matrix)) * np.eye(len(matrix))
+    try:
+        whitening = np.linalg.inv(np.linalg.cholesky(matrix + rounding)).T
+    except np.linalg.LinAlgError as error:
+        raise ValueError(
+            f"the matrix of {kernel!r} at the anchors is not positive definite: give another kernel."
+        ) from error
+    view = None if key is None and columns is None else Select(kernel, columns, key=key)
+    # As NumPy arrays: what is part of the structure of a compiled program must not be on a device.
+    held_rows, held_kernel, held_view = jax.tree.map(np.asarray, (rows, kernel, view))
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves((held_rows, held_kernel)):
+        digest.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
+    return Anchors(held_rows, held_kernel, held_view, whitening, digest.hexdigest())
+
+
+def _kernel_for(rows: Any) -> AbstractKernel:
+    if not eqx.is_array(rows):
+        raise ValueError("noises.Interpolant needs a kernel for anchors that are not one (m, d) array: give kernel=.")
+    one = jnp.ones(())
+    kernel = Matern52(one if rows.shape[1] == 1 else jnp.ones(rows.shape[1]))
+    return 4.0 * kernel.initialised(rows, jnp.ones(len(rows), bool), one)

@@ -1,0 +1,116 @@
+"""Noise that a row tells: by the group that it belongs to, or by a variance that was measured."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kernax._arrays import is_concrete
+from kernax._labels import check_labels, labels_at
+from kernax._stored import is_stored
+from kernax.noises._sums import AbstractNoise
+from kernax.parameters import Parameter, positive
+
+
+class PerGroup(AbstractNoise):
+    """One noise variance for each group of rows, fitted like any other parameter.
+
+    **Arguments:**
+
+    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `variances`: one positive number for each group.
+    """
+
+    key: str = eqx.field(static=True)
+    variances: Float[Parameter, " groups"] = positive(unit="y²")
+
+    def __call__(self, row: Any) -> Float[Array, ""]:
+        # As an index, a boolean would be a mask.
+        return self.variances[self._labels(row).astype(int)]
+
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a variance."""
+        check_labels(self._labels(x), self.variances.shape[-1], self._name, "group", has="variances")
+
+    def _labels(self, x: Any) -> Any:
+        return labels_at(x, self.key, self._name, "group")
+
+    @property
+    def _name(self) -> str:
+        return f"noises.PerGroup({self.key!r})"
+
+
+class Known(AbstractNoise):
+    """A noise variance that was measured: every row brings its own, new rows too. Nothing of it is fitted.
+
+    Error bars are usually standard deviations: write their squares into the rows. `kx.noises.Known("variance") + 0.1` adds
+    one variance for all rows, which is fitted: what the error bars do not explain.
+
+    **Arguments:**
+
+    - `key`: where a row `{key: …}` has its variance, 0 or more; or
+    - `column`: the column of an array that has it, counted from 0. The kernel should not see that column: see
+      [`kernax.kernels.Select`][].
+    """
+
+    key: str | None = eqx.field(static=True, default=None)
+    column: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if (self.key is None) == (self.column is None):
+            raise ValueError('noises.Known wants either a key or a column: write noises.Known("variance").')
+        if self.key is not None and not isinstance(self.key, str):
+            raise ValueError(f"noises.Known wants the key of a dict as text, got {self.key!r}: for a column write column=.")
+        if self.column is not None and (
+            isinstance(self.column, bool) or not isinstance(self.column, int) or self.column < 0
+        ):
+            raise ValueError(f"noises.Known wants a column number counted from 0, got {self.column!r}.")
+
+    def __call__(self, row: Any) -> Float[Array, ""]:
+        variance = 1.0 * self._variances(row)
+        # Nobody can refuse what is traced: then the result is `nonfinite`.
+        return jnp.where(variance >= 0, variance, jnp.nan)
+
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if rows have no variance, or a negative one, as far as that can be seen before tracing."""
+        if is_stored(x):
+            self._check_column(x.shape[-1])
+            values = np.concatenate([block[:, self.column] for block in x.blocks()]) if is_concrete(x.token) else None
+            counts = x.mask
+        else:
+            values, counts = self._variances(x), None
+            if values.ndim != 1:
+                raise ValueError(f"{self._name} needs one variance for each row, got shape {values.shape}.")
+        if values is None or not is_concrete(values) or not is_concrete(counts):
+            return
+        wrong = ~(np.asarray(values) >= 0) & (True if counts is None else np.asarray(counts))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"{self._name} takes variances, which are not negative, but row {row} has {float(values[row]):g}: square "
+                "error bars, or leave the row out."
+            )
+
+    def _variances(self, x: Any) -> Any:
+        if self.column is not None:
+            if not hasattr(x, "ndim"):
+                raise ValueError(f'{self._name} needs rows that are one array: for a dict write noises.Known("variance").')
+            self._check_column(x.shape[-1])
+            return x[..., self.column]
+        if not isinstance(x, dict) or self.key not in x:
+            found = f"the keys {sorted(x)}" if isinstance(x, dict) else "no keys"
+            raise ValueError(
+                f"{self._name} needs the noise variance of each row, but the rows have {found}: write "
+                f"kx.Data({{'x': x, {self.key!r}: variances}}, y), and the same for new rows."
+            )
+        return x[self.key]
+
+    def _check_column(self, width: int) -> None:
+        if self.column is None or self.column >= width:
+            raise ValueError(f"{self._name} asks for column {self.column}, but the rows have {width} columns.")
+
+    @property
+    def _name(self) -> str:
+        return f"noises.Known({self.key!r})" if self.column is None else f"noises.Known(column={self.column})"
