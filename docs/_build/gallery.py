@@ -85,7 +85,6 @@ def _picture(kernel: kx.AbstractKernel) -> bytes:
         axes = kx.plot.kernel(kernel, np.linspace(-4, 4, 161), key=jax.random.key(1))
         figure = axes[0].figure
         figure.set_size_inches(8.0, 2.6)
-        figure.tight_layout()
         file = io.BytesIO()
         figure.savefig(file, format="svg", facecolor="white", metadata={"Date": None})
         mpl.pyplot.close(figure)
