@@ -22,10 +22,10 @@ GALLERY = {
         "kx.kernels.Wendland(2.0)": "Values that are independent beyond a distance. Most entries of the matrix are then 0.",
     },
     "Repeating functions": {
-        "kx.Periodic(1.0, period=2.0)": "Exact repetition: seasons, days, rotations.",
-        "kx.Periodic(1.0, period=2.0) * kx.RBF(4.0)": "Repetition whose shape drifts slowly.",
-        "kx.Cosine(period=2.0)": "One pure wave. In long series, sums of cosines are cheap.",
-        "kx.kernels.SHO(period=2.0, quality=5.0)": "Waves whose height and phase drift.",
+        "kx.Periodic(1.0, period=3.0)": "Exact repetition: seasons, days, rotations.",
+        "kx.Periodic(1.0, period=3.0) * kx.RBF(4.0)": "Repetition whose shape drifts slowly.",
+        "kx.Cosine(period=3.0)": "One pure wave. In long series, sums of cosines are cheap.",
+        "kx.kernels.SHO(period=3.0, quality=5.0)": "Waves whose height and phase drift.",
         "kx.kernels.SpectralMixture([0.7, 0.3], [[0.3], [0.8]], [[0.05], [0.05]])": "A few waves of unknown frequencies.",
     },
     "Lines and polynomials": {
@@ -55,6 +55,7 @@ def gallery() -> tuple[str, dict[str, bytes]]:
         "combined.",
     ]
     pictures: dict[str, bytes] = {}
+    jax.config.update("jax_enable_x64", True)
     for section, entries in GALLERY.items():
         parts.append(f"## {section}")
         for code, use in entries.items():
@@ -63,7 +64,7 @@ def gallery() -> tuple[str, dict[str, bytes]]:
             pictures[name] = _picture(kernel)
             parts += [f"### {_title(code)}", use, f"```python\n{code}\n```"]
             if formula := _formula(kernel):
-                parts.append(f"Formula: {formula}")
+                parts.append(formula)
             parts.append(f"![Covariance of {_title(code)}, and three functions drawn from it.]({name})")
     return "\n\n".join(parts) + "\n", pictures
 
