@@ -294,7 +294,6 @@ BAD = {
     "missing": ("a,y\n1,2\nNA,3\n4,\n,5\n", r"column 'a' in lines 3, 5; column 'y' in line 4\. .*--missing drop"),
     "many missing": ("a,y\n" + ",1\n" * 9, r"lines 2, 3, 4, 5, 6, … \(9 in all\)"),
     "text": ("a,y\n1,2\n2,3\nabc,4\n", r"column 'a' has 'abc' in line 4, but numbers elsewhere"),
-    "feature": ("a,b,y\n1,red,2\n2,blue,3\n", r"column 'b' has 'red' in lines 2, 3.*--ignore b"),
     "target": ("a,y\n1,red\n2,blue\n", r"column 'y' has 'red'.*a target is to be a number"),
     "decimal comma": ('a,y\n"1,5",2\n"2,5",3\n', r"'1,5' in lines 2, 3, which may be a decimal comma"),
     "thousands": ('a,y\n"1,500",2\n"2,500.5",3\n', "thousands separator"),

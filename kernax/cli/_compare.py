@@ -36,6 +36,8 @@ def compare(
     ] = None,
     missing: options.Missing = "error",
     date_unit: options.DateUnit = None,
+    categories: options.Categories = None,
+    max_levels: options.MaxLevels = 50,
     sample: options.Sample = None,
     seed: options.Seed = 0,
     float32: options.Float32 = False,
@@ -67,6 +69,8 @@ def compare(
             solver=solver,
             missing=missing,  # pyright: ignore[reportArgumentType]
             date_unit=date_unit,
+            categories=categories or (),
+            max_levels=max_levels,
             sample=sample,
             seed=seed,
             dtype=dtype,

@@ -19,7 +19,7 @@ from kernax.cli._console import (
 )
 from kernax.io import save
 from kernax.solvers import as_code, result_name, result_text
-from kernax.tables import TableFit, fit_table
+from kernax.tables import Column, TableFit, fit_table
 
 
 def fit(
@@ -34,6 +34,8 @@ def fit(
     restarts: options.Restarts = 0,
     missing: options.Missing = "error",
     date_unit: options.DateUnit = None,
+    categories: options.Categories = None,
+    max_levels: options.MaxLevels = 50,
     sample: options.Sample = None,
     seed: options.Seed = 0,
     max_steps: options.MaxSteps = 500,
@@ -60,6 +62,8 @@ def fit(
         restarts=restarts,
         missing=missing,  # pyright: ignore[reportArgumentType]
         date_unit=date_unit,
+        categories=categories or (),
+        max_levels=max_levels,
         sample=sample,
         seed=seed,
         dtype=dtype,
@@ -93,8 +97,17 @@ def column_rows(fitted: Any) -> list[dict[str, Any]]:
             "from": column.shown(column.low),
             "to": column.shown(column.high),
         }
+        if not column.is_category
+        else {"column": column.name, "role": "input", "read as": _categories(column)}
+        | dict.fromkeys(("mean", "sd", "from", "to"), "–")
         for column in (*fitted.columns, fitted.target)
     ]
+
+
+def _categories(column: Column) -> str:
+    """How many categories there are, and the first of them."""
+    shown = ", ".join(column.levels[:_MOST_LEVELS]) + (", …" if len(column.levels) > _MOST_LEVELS else "")
+    return f"{len(column.levels)} categories: {shown}"
 
 
 def summary(fitted: TableFit) -> dict[str, Any]:
@@ -118,4 +131,5 @@ def summary(fitted: TableFit) -> dict[str, Any]:
     }
 
 
-_FIELDS = ("name", "kind", "unit", "origin", "centre", "scale", "low", "high")
+_FIELDS = ("name", "kind", "unit", "origin", "centre", "scale", "low", "high", "levels")
+_MOST_LEVELS = 6

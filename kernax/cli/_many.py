@@ -35,6 +35,8 @@ def fit_many(
     restarts: options.Restarts = 0,
     missing: options.Missing = "error",
     date_unit: options.DateUnit = None,
+    categories: options.Categories = None,
+    max_levels: options.MaxLevels = 50,
     seed: options.Seed = 0,
     max_steps: options.MaxSteps = 500,
     float32: options.Float32 = False,
@@ -60,6 +62,8 @@ def fit_many(
         restarts=restarts,
         missing=missing,  # pyright: ignore[reportArgumentType]
         date_unit=date_unit,
+        categories=categories or (),
+        max_levels=max_levels,
         seed=seed,
         dtype=set_precision(float32),
         max_steps=max_steps,

@@ -19,7 +19,9 @@ Columns = Annotated[
     str | None,
     typer.Option("--columns", "-c", help="Columns to learn from, as a,b,c. (default: all others)", show_default=False),
 ]
-Ignore = Annotated[str | None, typer.Option("--ignore", help="Columns to leave out, as a,b,c.", show_default=False)]
+Ignore = Annotated[
+    str | None, typer.Option("--ignore", "--drop", help="Columns to leave out, as a,b,c.", show_default=False)
+]
 Kernel = Annotated[
     str,
     typer.Option(
@@ -48,6 +50,13 @@ DateUnit = Annotated[
         "--date-unit", help="Count dates in years, days, hours or seconds. (default: by their span)", show_default=False
     ),
 ]
+Categories = Annotated[
+    str | None,
+    typer.Option(
+        "--categories", help="Columns of numbers to read as categories, as a,b,c. Text is read so anyway.", show_default=False
+    ),
+]
+MaxLevels = Annotated[int, typer.Option("--max-levels", min=1, help="The most categories that a column may have.")]
 Sample = Annotated[
     int | None, typer.Option("--sample", min=2, help="Learn from so many rows, drawn at random.", show_default=False)
 ]

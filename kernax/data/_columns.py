@@ -148,7 +148,9 @@ def _pandas_values(series: Any) -> np.ndarray:
     kind = series.dtype.kind
     if kind in "iu" and not series.hasnans:
         return series.to_numpy(dtype=np.dtype(f"{kind}8"))  # a float has no room for every integer
-    if kind in "biuf":
+    if kind == "b":
+        return series.to_numpy(dtype=object, na_value=None) if series.hasnans else series.to_numpy(dtype=bool)
+    if kind in "iuf":
         single = kind == "f" and series.dtype.itemsize == 4
         return series.to_numpy(dtype=np.float32 if single else np.float64, na_value=np.nan)
     return series.to_numpy() if kind in "mM" else series.to_numpy(dtype=object, na_value=None)

@@ -42,6 +42,10 @@ def _meaning(parameter: Parameter, num_columns: int) -> str:
     if parameter.has_own_range:
         return "widen its range (kx.with_bijector), unless it is meant to end there"
     match kind, parameter.bound:
+        case "correlation", "upper":
+            return "the categories are almost alike; leave the column out and compare the leave-one-out scores"
+        case "correlation", "lower":
+            return "rows of different categories do not inform each other; a fit of each category says the same"
         case "lengthscale", "lower":
             return "rows no longer inform each other; look for a wrong column or start from a longer one (kx.initialise)"
         case "variance", "lower":
@@ -60,7 +64,7 @@ def _meaning(parameter: Parameter, num_columns: int) -> str:
 
 def on_columns(c: Conditioned, names: Names) -> list[str]:
     """Columns and parts of the kernel that make next to no difference."""
-    if names.columns is None:
+    if names.columns is None or names.parts is not None:
         return []
     counts = np.asarray(c.data.mask)
     x, targets = np.asarray(c.data.x, float)[counts], np.asarray(c.data.y, float)[counts]

@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from kernax.kernels import AbstractKernel, AbstractStationary, FeatureMap, Power, Product, Scale, Select, Sum, Warp
+from kernax.kernels import (
+    AbstractKernel,
+    AbstractStationary,
+    Categorical,
+    FeatureMap,
+    Power,
+    Product,
+    Scale,
+    Select,
+    Sum,
+    Warp,
+)
 from kernax.parameters import owner_and_field, parameter_name, parameters, setting, unit
 from kernax.parameters._tree import has_own_range
 from kernax.reports._report import Parameter
@@ -24,19 +35,27 @@ class Names(NamedTuple):
     y_scale: float
     lines: np.ndarray | None = None
     """The line of each row in its file."""
+    parts: dict[str, list[int]] | None = None
+    """Of rows that are a dict: which columns each part holds."""
 
     @property
     def are_scaled(self) -> bool:
         return self.x_scales is not None
 
 
-def names_of(data: Any, columns: Sequence[str] | None, target: str | None, scales: Any) -> Names:
-    """The names given, or `x[0]`, `x[1]`, … and `y`."""
+def names_of(
+    data: Any,
+    columns: Sequence[str] | None,
+    target: str | None,
+    scales: Any,
+    parts: dict[str, list[int]] | None = None,
+) -> Names:
+    """The names given, or `x[0]`, `x[1]`, … and `y`. `parts` says where rows that are a dict have which column."""
     x = None if data is None else data.x
     width = x.shape[1] if isinstance(x, jax.Array | np.ndarray) and x.ndim == 2 else None
     if columns is not None and width is not None and len(columns) != width:
         raise ValueError(f"columns has {len(columns)} names, and the data has {width} columns: give a name to each.")
-    if width is None and data is not None:
+    if width is None and data is not None and parts is None:
         columns = None  # inputs of a structure of their own have no columns to be named
     if columns is None and width is not None:
         columns = ["x"] if width == 1 else [f"x[{i}]" for i in range(width)]
@@ -45,7 +64,8 @@ def names_of(data: Any, columns: Sequence[str] | None, target: str | None, scale
         x_scales = np.atleast_1d(np.asarray(x_scales, float))
         if columns is not None and x_scales.shape != (len(columns),):
             raise ValueError(f"scales has {x_scales.size} scales of columns, and there are {len(columns)} columns.")
-    return Names(None if columns is None else tuple(map(str, columns)), target or "y", x_scales, float(y_scale))
+    names = None if columns is None else tuple(map(str, columns))
+    return Names(names, target or "y", x_scales, float(y_scale), parts=parts)
 
 
 class Lengthscale(NamedTuple):
@@ -71,11 +91,14 @@ def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: i
             ends += f", {hit.sum()} of them at a bound" if hit.any() else ""
             rows.append(Parameter(name, ends, _unit_text(measured, None, names, False)))
             continue
+        owner = owner_and_field(model, path)[0]
+        levels = owner.levels if isinstance(owner, Categorical) and value.shape == (len(owner.levels),) else None
         per_column = value.ndim == 1 and columns is not None and len(columns) == value.size and "x" in measured
         for i, entry in enumerate(value.ravel()):
             column = columns[i] if per_column and columns is not None else _only(columns)
-            factor = _factor(measured, column, names)
-            label = name if value.ndim == 0 else f"{name}[{_label(column if per_column else None, i, names)}]"
+            factor = _factor(measured, column, columns, names)
+            entry_name = levels[i] if levels is not None else _label(column if per_column else None, i, names)
+            label = name if value.ndim == 0 else f"{name}[{entry_name}]"
             text = _unit_text(measured, column, names, factor is not None)
             side = _side(known, float(entry)) if hit.ravel()[i] else ""
             shown = float(entry) * (1.0 if factor is None else factor)
@@ -136,7 +159,10 @@ def columns_of(model: Any, path: Any, names: Names) -> list[int] | None:
         part, _ = owner_and_field(model, path[: depth + 1])
         if isinstance(part, Select):
             if part.columns is None:
-                return None
+                if names.parts is None or part.key not in names.parts:
+                    return None
+                columns = names.parts[part.key]
+                continue
             columns = [columns[i] for i in part.columns]
         elif isinstance(part, Warp | FeatureMap):
             return None
@@ -170,15 +196,15 @@ def _powers(measured: str) -> dict[str, int]:
     return powers
 
 
-def _factor(measured: str, column: int | None, names: Names) -> float | None:
+def _factor(measured: str, column: int | None, columns: list[int] | None, names: Names) -> float | None:
     """What a value is multiplied with to be in the units of the table; None if it cannot be told in them."""
     powers = _powers(measured)
     factor = names.y_scale ** powers["y"]
     if powers["x"] and names.x_scales is not None:
-        same = len(set(names.x_scales.tolist())) == 1
-        if column is None and not same:
+        own = names.x_scales if columns is None else names.x_scales[columns]
+        if column is None and len(set(own.tolist())) != 1:
             return None
-        factor *= float(names.x_scales[0 if column is None else column]) ** powers["x"]
+        factor *= float(own[0] if column is None else names.x_scales[column]) ** powers["x"]
     return factor
 
 

@@ -49,7 +49,9 @@ ATOMS = {
     "nngp": Atom(kernels.NNGP, _NETWORK, least=0),
     "ntk": Atom(kernels.NTK, _NETWORK, least=0),
 }
+CATEGORICAL = "categorical"
 ALIASES = {
+    "category": CATEGORICAL,
     "rq": "rationalquadratic",
     "se": "rbf",
     "squaredexponential": "rbf",
@@ -90,6 +92,27 @@ def atom_options(
         given.add(name)
         values[name] = _converted(name, sort, value, columns, variance, atom.least, source, at)
     return values, given, held
+
+
+def categorical_options(
+    options: dict[str, Any], column: Column, source: Source, at: int
+) -> tuple[dict[str, Any], set[str]]:
+    """The arguments of `Categorical` for this column, and which of them are held."""
+    values, held = {}, set()
+    for name, value in options.items():
+        if name not in ("rank", "correlation"):
+            source.fail(f"{CATEGORICAL} has no {name!r}. {CATEGORICAL} takes a column, rank, correlation.", at)
+        if isinstance(value, Term):
+            value = value.value
+            held.add(name)
+        if name == "rank" and (not isinstance(value, float) or value not in range(1, len(column.levels) + 1)):
+            source.fail(f"rank is a whole number from 1 to {len(column.levels)}, the number of categories", at)
+        if name == "correlation" and not (isinstance(value, float) and 0 <= value <= 1):
+            source.fail("correlation is a number from 0 to 1", at)
+        values[name] = int(value) if name == "rank" else value
+    if len(values) > 1:
+        source.fail(f"{CATEGORICAL} takes rank or correlation, not both", at)
+    return values, held
 
 
 def _converted(

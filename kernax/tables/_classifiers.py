@@ -68,22 +68,22 @@ def _majority(fold: Fold) -> Answer:
 
 def _gpc(fold: Fold) -> Answer:
     c: Any = condition(_fitted(fold), fold.data)
-    return Answer(c(fold.x), c.probability(fold.x))
+    return Answer(c(fold.rows), c.probability(fold.rows))
 
 
 def _logistic(fold: Fold) -> Answer:
     # With λ = ½ the prior of f is the kernel's own, as in the Gaussian process.
     machine: Any = condition(learners.KernelMachine(_fitted(fold).kernel, penalty=0.5), fold.data)
-    return Answer(machine(fold.x), machine.probability(fold.x))
+    return Answer(machine(fold.rows), machine.probability(fold.rows))
 
 
 def _svc(fold: Fold) -> Answer:
-    return Answer(condition(learners.SVC(_fitted(fold).kernel, penalty=0.5), fold.data)(fold.x))
+    return Answer(condition(learners.SVC(_fitted(fold).kernel, penalty=0.5), fold.data)(fold.rows))
 
 
 def _adaboost(fold: Fold) -> Answer:
     """Votes; their logistic is what boosting estimates the probability by."""
-    votes = learners.adaboost(fold.data)(fold.x)
+    votes = learners.adaboost(fold.plain)(fold.x)
     return Answer(votes, 1.0 / (1.0 + jnp.exp(-2.0 * votes)))
 
 

@@ -1,7 +1,8 @@
 """How a column is read: its kind, its unit, and the centre and scale that make it a standardised number."""
 
 import re
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import equinox as eqx
 import numpy as np
@@ -18,19 +19,26 @@ from kernax.tables._dates import (
     looks_like_other_date,
     microseconds,
 )
-from kernax.tables._errors import TableError
+from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._read import Table
+from kernax.tables._write import time_text
 
-KINDS = ("number", "date", "zoned date")
-_BOOLEANS = {"true": 1.0, "false": 0.0}
+_BOOLEANS = ("false", "true")
+_WHOLE = re.compile(r"-?\d+\.0+")
+MAX_LEVELS = 50
+"""How many categories a column may have, unless another limit is given."""
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,.' ]\d{3})*[,.]\d+|[+-]?\d+,\d+|[+-]?\d{1,3}([,' ]\d{3})+")
 
 
 class Column(eqx.Module):
-    """`(value - centre) / scale` is what a model sees of a column; a date's value is the `unit`s since `origin`."""
+    """How a column is read: what a model sees of a value is `(value - centre) / scale`.
+
+    The value of a date is the number of `unit`s since `origin`, that of a category its place among the `levels`.
+    """
 
     name: str = eqx.field(static=True)
     kind: str = eqx.field(static=True)
+    """`number`, `date`, `zoned date` or `category`."""
     unit: str | None = eqx.field(static=True, default=None)
     origin: str | None = eqx.field(static=True, default=None)
     centre: float = eqx.field(static=True, default=0.0)
@@ -38,10 +46,16 @@ class Column(eqx.Module):
     low: float = eqx.field(static=True, default=0.0)
     high: float = eqx.field(static=True, default=0.0)
     """The least and the greatest value in the training rows."""
+    levels: tuple[str, ...] = eqx.field(static=True, default=())
+    """The names of the categories."""
 
     @property
     def is_date(self) -> bool:
-        return self.kind != "number"
+        return self.kind in ("date", "zoned date")
+
+    @property
+    def is_category(self) -> bool:
+        return self.kind == "category"
 
     @property
     def label(self) -> str:
@@ -55,7 +69,9 @@ class Column(eqx.Module):
         return values * self.scale + self.centre
 
     def shown(self, value: float) -> str:
-        """A value as it stands in the table: a date as a date."""
+        """A value as it stands in the table: a date as a date, a category by its name."""
+        if self.is_category:
+            return self.levels[int(value)]
         if not self.is_date:
             return f"{value:.6g}"
         start, length = self._clock()
@@ -85,6 +101,51 @@ register(Column, name="kernax.tables.Column")
 def column_names(columns: tuple[Column, ...]) -> list[str]:
     """What the columns are called in reports: dates with their unit."""
     return [f"{column.name} ({column.unit})" if column.is_date else column.name for column in columns]
+
+
+def numbers_key(columns: Sequence[Column]) -> str:
+    """Where rows with categories have their numbers: at `x`, unless a category is called so."""
+    key = "x"
+    while any(column.is_category and column.name == key for column in columns):
+        key += "_"
+    return key
+
+
+def rows_of(columns: Sequence[Column], values: np.ndarray, dtype: Any) -> Any:
+    """The rows that a model sees.
+
+    **Arguments:**
+
+    - `columns`: how each column is read.
+    - `values`: a matrix with standardised numbers, and the codes of categories, in the order of the columns.
+    - `dtype`: the floating type of the numbers.
+
+    **Returns:**
+
+    The matrix; if some columns are categories, a dict with the codes of each at its name and the numbers at `numbers_key`.
+    """
+    numbers = [i for i, column in enumerate(columns) if not column.is_category]
+    if len(numbers) == len(columns):
+        return values.astype(dtype)
+    rows = {column.name: values[:, i].astype(np.int32) for i, column in enumerate(columns) if column.is_category}
+    return rows | ({numbers_key(columns): values[:, numbers].astype(dtype)} if numbers else {})
+
+
+def values_of(columns: Sequence[Column], rows: Any) -> np.ndarray:
+    """The inverse of `rows_of`: the matrix of numbers and codes."""
+    if not isinstance(rows, dict):
+        return np.asarray(rows, np.float64)
+    numbers = iter(np.asarray(rows.get(numbers_key(columns), np.zeros((0, 0)))).T)
+    parts = [np.asarray(rows[column.name]) if column.is_category else next(numbers) for column in columns]
+    return np.stack(parts, axis=1).astype(np.float64)
+
+
+def parts_of(columns: Sequence[Column]) -> dict[str, list[int]] | None:
+    """Which columns each part of the rows holds; `None` if the rows are one matrix."""
+    if not any(column.is_category for column in columns):
+        return None
+    parts = {column.name: [i] for i, column in enumerate(columns) if column.is_category}
+    return parts | {numbers_key(columns): [i for i, column in enumerate(columns) if not column.is_category]}
 
 
 def scales_of(columns: tuple[Column, ...], target: Column) -> tuple[tuple[float, ...], float]:
@@ -131,8 +192,15 @@ def without_missing(table: Table, names: list[str], missing: str) -> tuple[Table
 
 
 def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.ndarray, str]:
-    """The numbers of a column without missing values and its kind; of a date, microseconds since 1970."""
+    """The values of a column without missing ones, and its kind: numbers, microseconds since 1970, or texts of categories."""
     values = table.column(name)
+    if name in table.unreadable:
+        raise TableError(
+            f"{table.source}: column {name!r} has {str(values[0])[:60]!r} in {table.places(range(len(values)))}, and kernax "
+            f"takes numbers, dates and text: {_leave_out(name)}, or encode it as numbers."
+        )
+    if values.dtype.kind == "b" or (name in table.categories and role == "feature"):
+        return level_names(table, name), "category"
     if values.dtype.kind == "M":
         _check_days(table, name, values.astype(np.int64))
         return values.astype(np.int64).astype(np.float64), "zoned date" if name in table.zoned else "date"
@@ -143,12 +211,32 @@ def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.n
         return _finite(table, name, np.array(numbers, dtype=np.float64)), "number"
     lowered = [value.lower() for value in values]
     if all(value in _BOOLEANS for value in lowered):
-        return np.array([_BOOLEANS[value] for value in lowered]), "number"
+        return level_names(table, name), "category"
     dates = [looks_like_date(value) for value in values]
     if sum(dates) * 2 > len(values):
         return _dates(table, name, values)
-    wrong = [i for i, number in enumerate(numbers) if number is None]
-    _refuse_text(table, name, values, wrong, role)
+    _check_text(table, name, values, [i for i, number in enumerate(numbers) if number is None])
+    return level_names(table, name), "category"
+
+
+def level_names(table: Table, name: str) -> np.ndarray:
+    """The category of each row, as text: that of `group_names`; True and true are one category."""
+    names = group_names(table, name)
+    return np.array([name.lower() if name.lower() in _BOOLEANS else name for name in names], dtype=object)
+
+
+def group_names(table: Table, by: str) -> list[str]:
+    """The group of each row, as text: 3 and 3.0 are one group, and so are a day and its midnight, whatever the file."""
+    values = table.column(by)
+    if values.dtype.kind == "M":
+        return [time_text(value) for value in values]
+    if values.dtype != object:
+        return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values.tolist()]
+    return [text.split(".")[0] if _WHOLE.fullmatch(text) else text.removesuffix("T00:00:00") for text in values]
+
+
+def _leave_out(name: str) -> str:
+    return f"leave it out (--drop {name}, or ignore={name!r} in Python)"
 
 
 def _check_days(table: Table, name: str, times: np.ndarray) -> None:
@@ -197,7 +285,8 @@ def _dates(table: Table, name: str, values: np.ndarray) -> tuple[np.ndarray, str
     return numbers, "zoned date" if zoned else "date"
 
 
-def _refuse_text(table: Table, name: str, values: np.ndarray, wrong: list[int], role: str) -> NoReturn:
+def _check_text(table: Table, name: str, values: np.ndarray, wrong: list[int]) -> None:
+    """Raise `TableError` for text that looks like numbers or dates that are written in another way."""
     first, where = values[wrong[0]], table.places(wrong)
     start = f"{table.source}: column {name!r} has {first!r} in {where}"
     if _GROUPED.fullmatch(first):
@@ -208,21 +297,50 @@ def _refuse_text(table: Table, name: str, values: np.ndarray, wrong: list[int], 
     if looks_like_other_date(first):
         raise TableError(f"{start}, a date that may be read in two ways: write dates as 2020-01-31 (ISO 8601).")
     if 2 * len(wrong) <= len(values):
-        raise TableError(f"{start}, but numbers elsewhere: mend those rows.")
-    if role == "target":
-        raise TableError(f"{start}, and a target is to be a number: encode it as one.")
+        raise TableError(
+            f"{start}, but numbers elsewhere: mend those rows, or read the column as categories (--categories {name}, or "
+            f"categories={name!r} in Python)."
+        )
+
+
+def _refuse_target(table: Table, name: str, values: np.ndarray) -> NoReturn:
+    where = table.places(range(len(values)))
     raise TableError(
-        f"{start}, and kernax takes numbers and dates: leave the column out (--ignore {name}, or name the others with "
-        "--columns), or encode it as numbers."
+        f"{table.source}: column {name!r} has {values[0]!r} in {where}, and a target is to be a number: encode it as one."
     )
 
 
+def _as_categories(table: Table, name: str, texts: np.ndarray, max_levels: int) -> tuple[Column, np.ndarray, list[str]]:
+    """A column of categories, the code of each row, and what to know about it."""
+    levels, codes = np.unique(texts.astype(str), return_inverse=True)
+    if len(levels) > max_levels:
+        raise TableError(
+            f"{table.source}: column {name!r} has {len(levels)} different values ({listed(levels.tolist(), 3)}), more than "
+            f"the limit of {max_levels} categories: {_leave_out(name)}, or raise the limit (--max-levels {len(levels)}, or "
+            f"max_levels={len(levels)} in Python)."
+        )
+    notes = [f"column {name!r}: {len(levels)} categories"]
+    if len(levels) == 1:
+        notes = [f"{name} is {levels[0]} in every row: it explains nothing"]
+    elif len(levels) == len(texts):
+        notes = [f"{notes[0]}, and no two rows have the same one: {_leave_out(name)}"]
+    column = Column(name, "category", low=0.0, high=float(len(levels) - 1), levels=tuple(levels.tolist()))
+    return column, codes.astype(np.float64), notes
+
+
 def fitted_column(
-    table: Table, name: str, *, date_unit: str | None = None, role: str = "feature", standardise: bool = True
+    table: Table, name: str, *, date_unit: str | None = None, role: str = "feature", max_levels: int = MAX_LEVELS
 ) -> tuple[Column, np.ndarray, list[str]]:
     """How this column is to be read from now on, its numbers in the table's units, and what to know about it."""
     check_unit(date_unit)
     values, kind = read_values(table, name, role=role)
+    if kind == "category" and role == "feature":
+        return _as_categories(table, name, values, max_levels)
+    if kind == "category":
+        numbers = _of_booleans(values)
+        if numbers is None:
+            _refuse_target(table, name, values)
+        values, kind = numbers, "number"
     unit = origin = None
     notes = []
     if kind != "number":
@@ -235,7 +353,7 @@ def fitted_column(
     largest = float(np.max(np.abs(values)))
     if largest > 1e150 or 0 < largest < 1e-150:
         raise TableError(f"{table.source}: column {name!r} has values of about {largest:.0e}: give it in other units.")
-    centre, scale = (float(values.mean()), float(values.std())) if standardise else (0.0, 1.0)
+    centre, scale = float(values.mean()), float(values.std())
     if not scale > 1e-12 * max(abs(centre), 1e-300):
         scale = 1.0
         same = "in every row" if values.min() == values.max() else "but for rounding in every row"
@@ -246,7 +364,13 @@ def fitted_column(
 
 def new_values(table: Table, column: Column) -> np.ndarray:
     """The numbers of a column of another table, read as the training column was."""
+    if column.is_category:
+        return _codes(table, column)
     values, kind = read_values(table, column.name)
+    if column.kind == "number" and kind == "category":
+        numbers = _of_booleans(values)  # models that were saved when these were numbers
+        if numbers is not None:
+            return numbers
     if kind != column.kind:
         remedy = {
             "number": "give numbers",
@@ -260,4 +384,30 @@ def new_values(table: Table, column: Column) -> np.ndarray:
     return column.of_times(values) if column.is_date else values
 
 
-_PLURALS = {"number": "numbers", "date": "dates without a time zone", "zoned date": "times with a time zone"}
+_PLURALS = {
+    "number": "numbers",
+    "date": "dates without a time zone",
+    "zoned date": "times with a time zone",
+    "category": "text",
+}
+
+
+def _of_booleans(texts: np.ndarray) -> np.ndarray | None:
+    """0 for false and 1 for true; None if there is other text."""
+    return (texts == "true").astype(np.float64) if set(texts) <= set(_BOOLEANS) else None
+
+
+def _codes(table: Table, column: Column) -> np.ndarray:
+    """The place of each row's category among those that the model knows."""
+    places = {level: i for i, level in enumerate(column.levels)}
+    names = level_names(table, column.name)
+    unknown = [i for i, name in enumerate(names) if name not in places]
+    if unknown:
+        others = sorted({names[i] for i in unknown})
+        several = f"{len(others)} categories" if len(others) > 1 else "a category"
+        raise TableError(
+            f"{table.source}: column {column.name!r} has {listed(others, 5)} in {table.places(unknown)}, {several} that no "
+            f"row had when the model was fitted.{nearest(others[0], column.levels)} It knows {listed(column.levels, 8)}. "
+            "Leave those rows out, or fit again with rows of this category."
+        )
+    return np.array([places[name] for name in names], dtype=np.float64)

@@ -1,5 +1,6 @@
 """Learners side by side on one table: the same folds, the same units, one row for each."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -10,8 +11,8 @@ import numpy as np
 from kernax.data import Data
 from kernax.solvers import AbstractSolver, FailedError
 from kernax.tables._classifiers import CLASSIFIERS, class_text, two_classes
-from kernax.tables._columns import without_missing
-from kernax.tables._design import as_names, feature_names, make_design
+from kernax.tables._columns import MAX_LEVELS, Column, rows_of, without_missing
+from kernax.tables._design import as_names, feature_names, make_design, with_categories
 from kernax.tables._errors import TableError, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
@@ -53,6 +54,8 @@ def compare_table(
     solver: AbstractSolver | str | None = None,
     missing: Literal["error", "drop"] = "error",
     date_unit: str | None = None,
+    categories: Sequence[str] | str = (),
+    max_levels: int = MAX_LEVELS,
     sample: int | None = None,
     seed: int = 0,
     dtype: Any = None,
@@ -61,13 +64,14 @@ def compare_table(
     """Cross-validate kernax's learners on a table: a path, a frame or a dict of columns.
 
     Every learner sees the same shuffled folds, standardised by the training rows of each. All kernel methods have the kernel
-    of a maximum likelihood fit to the training rows. A target of two values is classified, unless `task` says otherwise.
+    of a maximum likelihood fit to the training rows. Categories are read as in `fit_table`; for methods without a kernel
+    they become columns of 0 and 1. A target of two values is classified, unless `task` says otherwise.
     `noise`, a known variance, adds the discrepancy principle. `solver`, as in `fit_table`, is for the Gaussian processes and
     kernel ridge regression; without one, at most 5,000 rows are compared. `tell(method, done, of)` is called as folds end. A
     learner that fails shows why in its row.
     """
     check_noise(noise)
-    read = as_table(table)
+    read = with_categories(as_table(table), categories)
     names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
     read, _ = without_missing(read, [*names, target], missing)
     classes = two_classes(read, target)
@@ -78,9 +82,8 @@ def compare_table(
         assert classes is not None
         read = _with_labels(read, target, classes)
     most_rows = _MOST_ROWS if solver is None else None
-    design = make_design(
-        read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed, most_rows=most_rows
-    )
+    options: dict[str, Any] = {"missing": missing, "date_unit": date_unit, "max_levels": max_levels}
+    design = make_design(read, target, names, sample=sample, seed=seed, most_rows=most_rows, **options)
     known = REGRESSORS if task == "regression" else CLASSIFIERS
     chosen = _chosen(as_names(methods), known, noise)
     y = design.target.restored(design.y) if task == "regression" else np.where(design.y > 0, 1.0, -1.0)
@@ -89,13 +92,16 @@ def compare_table(
     parts = []
     for fold in range(folds):
         training = labels != fold
-        x, scale = _standardised(design.x, training)
+        x, scale = _standardised(design.x, training, design.columns)
         level, spread = (float(y[training].mean()), float(y[training].std()) or 1.0) if task == "regression" else (0.0, 1.0)
-        x, scaled = x.astype(dtype), ((y - level) / spread).astype(dtype)
-        data = Data(x, scaled, training)
+        scaled = ((y - level) / spread).astype(dtype)
+        x, rows = _with_indicators(x, design.columns).astype(dtype), rows_of(design.columns, x, dtype)
+        data = Data(rows, scaled, training)
+        plain = Data(x, scaled, training) if isinstance(rows, dict) else data
         own = [_rescaled(c, s) for c, s in zip(design.columns, scale, strict=True)]
         built = build_kernel(kernel, own, target_scale=spread)
-        parts.append(Fold(data, x, scaled, built, level, spread, None if noise is None else noise / spread**2, seed, {}))
+        known_noise = None if noise is None else noise / spread**2
+        parts.append(Fold(data, rows, plain, x, scaled, built, level, spread, known_noise, seed, {}))
     notes = design.notes
     if solver is not None and task == "regression":
         solver, reason = solver_for(solver, start_of(parts[0].built, None, parts[0].data)[0], parts[0].data, "likelihood")
@@ -146,14 +152,25 @@ def _folds(n: int, folds: int, seed: int, classes: np.ndarray | None) -> np.ndar
     return labels
 
 
-def _standardised(x: np.ndarray, training: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _standardised(x: np.ndarray, training: np.ndarray, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers standardised by the training rows, categories as they are, and what each column was divided by."""
+    numeric = np.array([not column.is_category for column in columns])
     scale = x[training].std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    return (x - x[training].mean(axis=0)) / scale, scale
+    scale = np.where((scale > 0) & numeric, scale, 1.0)
+    return (x - np.where(numeric, x[training].mean(axis=0), 0.0)) / scale, scale
 
 
-def _rescaled(column: Any, scale: float) -> Any:
-    return type(column)(column.name, column.kind, column.unit, column.origin, column.centre, column.scale * float(scale))
+def _rescaled(column: Column, scale: float) -> Column:
+    return dataclasses.replace(column, scale=column.scale * float(scale))
+
+
+def _with_indicators(x: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
+    """A matrix in which each column of categories becomes columns of 0 and 1, one for each level but the first."""
+    parts = [
+        (x[:, i, None] == np.arange(1, len(column.levels))).astype(x.dtype) if column.is_category else x[:, i, None]
+        for i, column in enumerate(columns)
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 def _scored(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernax.tables._columns import Column, fitted_column, new_values, without_missing
+from kernax.tables._columns import MAX_LEVELS, Column, fitted_column, new_values, without_missing
 from kernax.tables._errors import TableError, nearest
 from kernax.tables._read import Table
 
@@ -15,6 +15,7 @@ class Design(NamedTuple):
     """Standardised inputs and targets, how each column is read, and the table of the rows that were kept."""
 
     x: np.ndarray
+    """A matrix; categories are their places among the levels. `rows_of` makes rows of it."""
     y: np.ndarray
     columns: tuple[Column, ...]
     target: Column
@@ -41,6 +42,14 @@ def feature_names(table: Table, target: str, columns: Sequence[str] | None, igno
     return names
 
 
+def with_categories(table: Table, names: Sequence[str] | str) -> Table:
+    """The table with these columns read as categories, whatever they hold."""
+    names = as_names(names) or []
+    for name in names:
+        table.column(name)
+    return table._replace(categories=table.categories | frozenset(names))
+
+
 def make_design(
     table: Table,
     target: str,
@@ -52,11 +61,12 @@ def make_design(
     seed: int = 0,
     others: Sequence[str] = (),
     most_rows: int | None = None,
+    max_levels: int = MAX_LEVELS,
 ) -> Design:
     """Numbers of the columns `names`, standardised; rows that lack one of them, the target or `others` as `missing` says."""
     table, _ = without_missing(table, [*names, target, *others], missing)
     table = _sampled(table, sample, seed, most_rows)
-    read = [fitted_column(table, name, date_unit=date_unit) for name in names]
+    read = [fitted_column(table, name, date_unit=date_unit, max_levels=max_levels) for name in names]
     own, y, target_notes = fitted_column(table, target, role="target")
     if table.num_rows < 2:
         raise TableError(f"{table.source}: one row is too little to learn from.")
@@ -95,6 +105,8 @@ def new_inputs(
     values = [new_values(table, column) for column in columns]
     notes = list(table.notes)
     for column, own in zip(columns, values, strict=True):
+        if column.is_category:
+            continue
         reach = 1e-9 * (column.high - column.low)
         outside = int(np.sum((own < column.low - reach) | (own > column.high + reach)))
         if outside:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from kernax.kernels import AbstractKernel, Constant, Power, Product, Scale, Select, Sum
-from kernax.tables._atoms import ALIASES, ATOMS, Atom, atom_options
-from kernax.tables._columns import Column
+from kernax.kernels import AbstractKernel, Categorical, Constant, Power, Product, Scale, Select, Sum
+from kernax.tables._atoms import ALIASES, ATOMS, CATEGORICAL, Atom, atom_options, categorical_options
+from kernax.tables._columns import Column, numbers_key
 from kernax.tables._errors import nearest
 from kernax.tables._syntax import KernelExpressionError, Source, Term, read_expression
 
@@ -32,8 +32,16 @@ class Built(NamedTuple):
 class _Context(NamedTuple):
     source: Source
     columns: tuple[Column, ...]
+    """The columns of numbers that a kernel sees."""
     variance: float
     """The square of the target's scale; 1 inside products, where it has been divided by already."""
+    categories: tuple[Column, ...] = ()
+    key: str | None = None
+    """Where the rows have the numbers, if they are a dict."""
+
+    def of_numbers(self, kernel: AbstractKernel) -> AbstractKernel:
+        """A kernel of the numbers as one of the rows."""
+        return kernel if self.key is None else Select(kernel, key=self.key)
 
 
 def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
@@ -44,6 +52,10 @@ def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale
     name or number; what stands in `fixed(…)`, a kernel or a number, is not fitted. Each term of a sum has a variance of its
     own. What is not written starts at values that suit the data. Lengthscales, periods and variances are in the columns'
     own units: they are divided by `Column.scale`.
+
+    `categorical("site")` is the kernel of a column of categories, and takes `rank=` and `correlation=` as
+    [`Categorical`][kernax.kernels.Categorical] does. Categories that the expression does not name multiply each term that
+    does not choose columns.
     """
     return build_kernel(text, columns, target_scale=target_scale).kernel
 
@@ -55,10 +67,66 @@ def build_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale
     tree, source = read_expression(text)
     if tree.kind == "number":
         source.fail("a number alone is no kernel: name one, such as rbf", tree.at)
+    numbers = tuple(column for column in columns if not column.is_category)
+    categories = tuple(column for column in columns if column.is_category)
+    key = numbers_key(columns) if categories else None
+    context = _Context(source, numbers, target_scale**2, categories, key)
     try:
-        return _sum(tree, _Context(source, tuple(columns), target_scale**2), 1.0, False)
+        return _sum(_with_categories(tree, context), context, 1.0, False)
     except RecursionError:
         source.fail("this is nested too deep", 0)
+
+
+def _with_categories(tree: Term, context: _Context) -> Term:
+    """The expression with a factor for each column of categories that it does not name."""
+    named = _named_categories(tree, context)
+    factors = [
+        Term("call", tree.at, value=CATEGORICAL, options=(("columns", column.name),))
+        for column in context.categories
+        if column.name not in named and len(column.levels) > 1
+    ]
+    if not factors:
+        return tree
+    if not context.columns and tree.kind == "call" and _call_name(tree) in ATOMS and not tree.options:
+        return _times(factors[0], factors[1:])  # without numbers, every kernel of them is 1
+    terms = [_times(term, factors) if _sees_all(term) else term for term in _flat(tree, "sum")]
+    for term in terms:
+        spline = _spline_in(term) if term.kind == "product" and term.parts[-1] is factors[-1] else None
+        if spline is not None:
+            name = context.categories[0].name
+            context.source.fail(
+                f"{spline.value} cannot be multiplied by a kernel of categories: add one, {spline.value} + "
+                f'categorical("{name}"), or leave the column out (--drop {name})',
+                spline.at,
+            )
+    return terms[0] if len(terms) == 1 else Term("sum", tree.at, tuple(terms))
+
+
+def _times(term: Term, factors: list[Term]) -> Term:
+    return Term("product", term.at, (term, *factors)) if factors else term
+
+
+def _named_categories(term: Term, context: _Context) -> set[str]:
+    own = set()
+    if _call_name(term) == CATEGORICAL:
+        chosen = dict(term.options).get("columns")
+        own = {chosen} if isinstance(chosen, str) else {column.name for column in context.categories[:1]}
+    return own.union(*(_named_categories(part, context) for part in term.parts))
+
+
+def _sees_all(term: Term) -> bool:
+    """Whether a term has a kernel of all columns: one that does not choose some."""
+    name = _call_name(term)
+    if name == "select":
+        return False
+    is_chosen = "columns" in dict(term.options) or name in ("constant", CATEGORICAL)
+    return (name in ATOMS and not is_chosen) or any(map(_sees_all, term.parts))
+
+
+def _spline_in(term: Term) -> Term | None:
+    if _call_name(term) in ("cubicspline", "thinplate"):
+        return term
+    return next((found for part in term.parts if (found := _spline_in(part)) is not None), None)
 
 
 def _flat(term: Term, kind: str) -> list[Term]:
@@ -125,7 +193,7 @@ def _wrapped(term: Term, context: _Context, factor: float, is_written: bool) -> 
         case "select":
             columns = _columns_of(term, context)
             inner = _sum(_only_part(term, context), _narrowed(context, columns), factor, is_written)
-            return inner._replace(kernel=Select(inner.kernel, columns))
+            return inner._replace(kernel=context.of_numbers(Select(inner.kernel, columns)))
     return _sum(term, context, factor, is_written)
 
 
@@ -146,7 +214,7 @@ def _factor(term: Term, context: _Context) -> Built:
         case "select":
             columns = _columns_of(term, context)
             inner = _factor(_only_part(term, context), _narrowed(inside, columns))
-            return inner._replace(kernel=Select(inner.kernel, columns))
+            return inner._replace(kernel=context.of_numbers(Select(inner.kernel, columns)))
     return _atom(term, inside)
 
 
@@ -163,9 +231,11 @@ def _own_variance(term: Term, context: _Context, factor: float, is_written: bool
 
 def _atom(term: Term, context: _Context) -> Built:
     name = _call_name(term)
+    if name == CATEGORICAL:
+        return _categorical(term, context)
     atom = ATOMS.get(name)
     if atom is None:
-        known = [*ATOMS, *ALIASES, "select", "fixed"]
+        known = [*ATOMS, *ALIASES, CATEGORICAL, "select", "fixed"]
         hint = nearest(str(term.value), known).strip() or f"The kernels are {', '.join(ATOMS)}."
         context.source.fail(f"there is no kernel {term.value!r}. {hint}", term.at)
     if term.parts:
@@ -173,12 +243,38 @@ def _atom(term: Term, context: _Context) -> Built:
     _check_known(term, atom, context)
     columns = _columns_of(term, context)
     inside = context if columns is None else _narrowed(context, columns)
+    if not inside.columns and name != "constant":
+        context.source.fail(
+            f"{term.value} is for columns of numbers, and there are none: write {CATEGORICAL}"
+            f'("{context.categories[0].name}")',
+            term.at,
+        )
     values, given, held = atom_options(atom, dict(term.options), inside.columns, inside.variance, context.source, term.at)
     kernel = _made(context, term.at, lambda: atom.make(**values))
     paths = [path[0].name for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
     if columns is not None:
         kernel = Select(kernel, columns)
+    kernel = kernel if name == "constant" else context.of_numbers(kernel)
     return Built(kernel, [path in given for path in paths], [path in held for path in paths])
+
+
+def _categorical(term: Term, context: _Context) -> Built:
+    """The kernel of a column of categories."""
+    names = [column.name for column in context.categories]
+    options = dict(term.options)
+    chosen = options.pop("columns", names[0] if len(names) == 1 else None)
+    if not isinstance(chosen, str) or chosen not in names:
+        known = f"The categories here are {', '.join(names)}" if names else "There is no column of categories here"
+        if any(column.name == chosen for column in context.columns):
+            known = f"{chosen} is read as numbers: write --categories {chosen} to read it as categories"
+        elif chosen is None:
+            known = f'name the column, {CATEGORICAL}("{names[0]}"). {known}' if names else known
+        context.source.fail(f"{CATEGORICAL} is for one column of categories. {known}", term.at)
+    column = context.categories[names.index(chosen)]
+    values, held = categorical_options(options, column, context.source, term.at)
+    kernel = _made(context, term.at, lambda: Categorical(column.name, column.levels, **values))
+    paths = [path[0].name for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
+    return Built(kernel, [path in values for path in paths], [path in held for path in paths])
 
 
 def _check_known(term: Term, atom: Atom, context: _Context) -> None:
@@ -201,6 +297,8 @@ def _columns_of(term: Term, context: _Context) -> tuple[int, ...] | None:
     places = []
     for one in chosen if isinstance(chosen, list) else [chosen]:
         if isinstance(one, str):
+            if one in [column.name for column in context.categories]:
+                context.source.fail(f'{one} is a column of categories: multiply or add {CATEGORICAL}("{one}")', term.at)
             if one not in names:
                 context.source.fail(
                     f"there is no column {one!r} here.{nearest(one, names)} They are {', '.join(names)}", term.at
@@ -216,7 +314,7 @@ def _columns_of(term: Term, context: _Context) -> tuple[int, ...] | None:
 
 
 def _narrowed(context: _Context, columns: tuple[int, ...] | None) -> _Context:
-    return context._replace(columns=tuple(context.columns[i] for i in columns or ()))
+    return context._replace(columns=tuple(context.columns[i] for i in columns or ()), categories=(), key=None)
 
 
 def _only_part(term: Term, context: _Context) -> Term:

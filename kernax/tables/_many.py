@@ -1,6 +1,5 @@
 """Many models of one table: one for each value of a column."""
 
-import re
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from kernax.data import Data, groups
+from kernax.data import Data
 from kernax.fitting import Fits, fit_many, predict_many, score_many
 from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
@@ -18,16 +17,14 @@ from kernax.reports import Report
 from kernax.reports._describe import report_of_fits
 from kernax.reports._parameters import described_parameters, names_of
 from kernax.selection import loo_mse
-from kernax.tables._columns import Column, column_names, scales_of
-from kernax.tables._design import as_names, feature_names, make_design, new_inputs
+from kernax.tables._columns import MAX_LEVELS, Column, column_names, group_names, parts_of, rows_of, scales_of
+from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
 from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import Table, as_table
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
-from kernax.tables._write import time_text
 
-_WHOLE = re.compile(r"-?\d+\.0+")
 _LEAST_ROWS = 2
 """Of a group: one row alone says nothing of how rows differ."""
 
@@ -38,7 +35,7 @@ class ManyTableFits(eqx.Module):
     fits: Fits
     """The fits to standardised numbers, by the names of the groups."""
     x: Float[np.ndarray, "n d"]
-    """Standardised inputs of all groups, one group after another."""
+    """Standardised inputs of all groups, one group after another; of categories, their places among the levels."""
     y: Float[np.ndarray, " n"]
     """Standardised targets, in the same order."""
     sizes: Int[np.ndarray, " b"]
@@ -64,10 +61,11 @@ class ManyTableFits(eqx.Module):
     def __len__(self) -> int:
         return len(self.fits)
 
-    def datasets(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def datasets(self) -> list[tuple[Any, np.ndarray]]:
         """The rows of each group, standardised."""
         ends = np.cumsum(self.sizes)[:-1]
-        return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
+        parts = zip(np.split(self.x, ends), np.split(self.y, ends), strict=True)
+        return [(rows_of(self.columns, x, self.y.dtype), y) for x, y in parts]
 
     def table(self) -> dict[str, np.ndarray]:
         """`Fits.table` with the names of the columns and with parameters in the units of the table.
@@ -75,7 +73,8 @@ class ManyTableFits(eqx.Module):
         What is said of the fits themselves (`value`, `gradient_norm`, `jitter`) is of the standardised numbers.
         """
         columns = list(self.fits.table().items())
-        names = names_of(None, column_names(self.columns), self.target.name, scales_of(self.columns, self.target))
+        scales = scales_of(self.columns, self.target)
+        names = names_of(None, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
         # A model of ones tells by what each number is to be multiplied.
         ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, self.fits.model)
         factors = described_parameters(ones, names, False, most_entries=2**31)
@@ -126,7 +125,7 @@ class ManyTableFits(eqx.Module):
         datasets = self.datasets()
         rows = [np.flatnonzero(numbers == number) for number in wanted]
         chosen = {names[some[0]]: datasets[number] for number, some in zip(wanted, rows, strict=True)}
-        points = {name: x[some].astype(self.y.dtype) for name, some in zip(chosen, rows, strict=True)}
+        points = {name: rows_of(self.columns, x[some], self.y.dtype) for name, some in zip(chosen, rows, strict=True)}
         answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy)
         for some, answer in zip(rows, answers, strict=True):
             mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
@@ -155,12 +154,12 @@ class ManyTableFits(eqx.Module):
 register(ManyTableFits, name="kernax.tables.ManyTableFits")
 
 
-def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[Any, np.ndarray]]) -> np.ndarray:
     """One number for each group, from its model conditioned on its rows."""
     return score_many(fits, dict(zip(fits.keys, datasets, strict=True)), quantity)
 
 
-def _calibrated(fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> Fits:
+def _calibrated(fits: Fits, datasets: list[tuple[Any, np.ndarray]]) -> Fits:
     """Each group's kernel and noise times what makes its leave-one-out errors as large as expected."""
     factors = _of_each(mean_square_score, fits, datasets)
     factors = np.where(np.isfinite(factors) & (factors > 0), factors, 1.0)
@@ -169,16 +168,6 @@ def _calibrated(fits: Fits, datasets: list[tuple[np.ndarray, np.ndarray]]) -> Fi
         return fits
     noise = jnp.asarray(fits.model.noise * factors.astype(fits.model.noise.dtype))
     return eqx.tree_at(lambda f: (f.model.kernel, f.model.noise), fits, (kernel, noise))
-
-
-def group_names(table: Table, by: str) -> list[str]:
-    """The group of each row, as text: 3 and 3.0 are one group, and so are a day and its midnight, whatever the file."""
-    values = table.column(by)
-    if values.dtype.kind == "M":
-        return [time_text(value) for value in values]
-    if values.dtype != object:
-        return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values.tolist()]
-    return [text.split(".")[0] if _WHOLE.fullmatch(text) else text.removesuffix("T00:00:00") for text in values]
 
 
 def fit_table_many(
@@ -194,6 +183,8 @@ def fit_table_many(
     restarts: int = 0,
     missing: Literal["error", "drop"] = "error",
     date_unit: str | None = None,
+    categories: Sequence[str] | str = (),
+    max_levels: int = MAX_LEVELS,
     seed: int = 0,
     dtype: Any = None,
     max_steps: int = 500,
@@ -206,33 +197,39 @@ def fit_table_many(
     """
     objective = objective_of(select)
     check_noise(noise)
-    read = as_table(table)
+    read = with_categories(as_table(table), categories)
     read.column(by)
     if by == target:
         raise TableError(f"{read.source}: {by!r} is the target, and so cannot name the groups.")
     names = feature_names(read, target, as_names(columns), [by, *(as_names(ignore) or [])])
-    design = make_design(read, target, names, missing=missing, date_unit=date_unit, others=[by])
+    design = make_design(read, target, names, missing=missing, date_unit=date_unit, others=[by], max_levels=max_levels)
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     dtype = jnp.result_type(float) if dtype is None else dtype
-    x, y = design.x.astype(dtype), design.y.astype(dtype)
-    named = {f"x{i}": x[:, i] for i in range(x.shape[1])} | {
-        "y": y,
-        "group": np.array(group_names(design.table, by), object),
+    rows_of_group: dict[str, list[int]] = {}
+    for row, name in enumerate(group_names(design.table, by)):
+        rows_of_group.setdefault(name, []).append(row)
+    order = np.concatenate([np.array(rows) for rows in rows_of_group.values()])
+    x, y = design.x[order].astype(dtype), design.y[order].astype(dtype)
+    sizes = np.array([len(rows) for rows in rows_of_group.values()])
+    ends = np.cumsum(sizes)[:-1]
+    datasets = {
+        name: (rows_of(design.columns, own, dtype), targets)
+        for name, own, targets in zip(rows_of_group, np.split(x, ends), np.split(y, ends), strict=True)
     }
-    datasets = list(groups(named, by="group", x=[f"x{i}" for i in range(x.shape[1])], y="y"))
-    largest = max(len(group.y) for group in datasets)
+    largest = sizes.max()
     if largest > 20_000:
         raise TableError(f"{read.source}: the largest group has {largest} rows, too many for one fit: split it.")
     # Starting values suit each dataset, unless some are written: then the others suit the table as a whole.
     started = not any(built.given) and noise is None
     some = np.random.default_rng(seed).permutation(len(y))[:300]
     known = None if noise is None else noise / design.target.scale**2
-    model, free = start_of(built, known, None if started else Data(x[some], y[some]), mean=0.0)
+    sample = None if started else Data(rows_of(design.columns, x[some], dtype), y[some])
+    model, free = start_of(built, known, sample, mean=0.0)
     if not any(jax.tree.leaves(free)):
         raise TableError("there is nothing to fit: every parameter is held.")
     fits = fit_many(
         model,
-        {group.key: (group.x, group.y) for group in datasets},
+        datasets,
         objective=objective,
         trainable=free,
         initialise=started,
@@ -243,17 +240,17 @@ def fit_table_many(
     )
     notes, is_held = design.notes, noise is not None or any(built.held)
     if select in BLIND_TO_SCALE:
-        fits = fits if is_held else _calibrated(fits, [(group.x, group.y) for group in datasets])
+        fits = fits if is_held else _calibrated(fits, list(datasets.values()))
         notes = (*notes, note_on_variances(select, is_held))
-    few = sum(len(group.y) < _LEAST_ROWS for group in datasets)
+    few = np.sum(sizes < _LEAST_ROWS)
     if few:
         less = f"{few} of {len(datasets)} groups have fewer than {_LEAST_ROWS} rows"
         notes = (*notes, f"{less}: nothing is predicted for them")
     return ManyTableFits(
         fits=fits,
-        x=np.concatenate([np.asarray(group.x, dtype) for group in datasets]),
-        y=np.concatenate([np.asarray(group.y, dtype) for group in datasets]),
-        sizes=np.array([len(group.y) for group in datasets]),
+        x=x,
+        y=y,
+        sizes=sizes,
         columns=design.columns,
         target=design.target,
         by=by,

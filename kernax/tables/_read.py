@@ -1,6 +1,7 @@
 """Tables as they come: named columns of text, numbers or times, and where each row stands in its file."""
 
 import csv
+import datetime
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ _EXACT = 2**53
 class Table(NamedTuple):
     """Columns by name: text (`object`), numbers (NaN where missing) or times (`datetime64[us]`).
 
-    Text is what stands in the file, None where a value is missing. `zoned` names the columns whose times are UTC.
+    Text is what stands in the file, None where a value is missing. `zoned` names the columns whose times are UTC,
+    `categories` those that are categories whatever they hold, and `unreadable` those of lists, durations and the like.
     """
 
     columns: dict[str, np.ndarray]
@@ -30,6 +32,8 @@ class Table(NamedTuple):
     notes: tuple[str, ...] = ()
     texts: dict[str, np.ndarray] | None = None
     """What stands in a text file, to the letter."""
+    categories: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()
 
     @property
     def num_rows(self) -> int:
@@ -83,8 +87,7 @@ def as_table(table: Any) -> Table:
             f"a table is a path, a pandas or polars frame, an Arrow table or a dict of columns, not {type(table).__name__}."
         )
     _check_names([str(name) for name in columns.names], "the table")
-    zoned = frozenset(str(name) for name in columns.names if _has_zone(table, name))
-    return _checked(Table({str(name): _column(columns, name) for name in columns.names}, "the table", zoned=zoned))
+    return _checked(_of_columns(columns, "the table", table))
 
 
 def read_table(path: str | os.PathLike) -> Table:
@@ -208,33 +211,57 @@ def _read_arrow(path: str, kind: str) -> Table:
     except (pyarrow.ArrowException, OSError) as error:
         raise TableError(f"{path}: cannot be read as {kind[1:]} ({str(error).splitlines()[0]}).") from None
     _check_names(table.column_names, path)
-    zoned = frozenset(name for name in table.column_names if getattr(table.schema.field(name).type, "tz", None))
     columns = whole(table)
     assert columns is not None
-    return Table({name: _column(columns, name) for name in table.column_names}, path, zoned=zoned)
+    return _of_columns(columns, path, table)
 
 
-def _has_zone(table: Any, name: Any) -> bool:
-    """Whether a frame's or an Arrow table's column of times has a zone."""
-    if isinstance(table, dict):
-        return False
-    column = table[name]
-    kind = getattr(column, "type", None) or getattr(column, "dtype", None)
-    return bool(getattr(kind, "tz", None) or getattr(kind, "time_zone", None))
+def _of_columns(columns: Columns, source: str, table: Any) -> Table:
+    kinds = {name: None if isinstance(table, dict) else _kind(table[name]) for name in columns.names}
+    zoned = [name for name, kind in kinds.items() if getattr(kind, "tz", None) or getattr(kind, "time_zone", None)]
+    read = {str(name): _column(columns, name) for name in columns.names}
+    return Table(
+        {name: values for name, (values, _) in read.items()},
+        source,
+        zoned=frozenset(map(str, zoned)),
+        categories=frozenset(str(name) for name, kind in kinds.items() if _is_category(kind)),
+        unreadable=frozenset(name for name, (_, is_readable) in read.items() if not is_readable),
+    )
 
 
-def _column(columns: Columns, name: Any) -> np.ndarray:
-    """A column as text, numbers or datetime64[us]; of what is none of these, text that is refused where it is used."""
+def _kind(column: Any) -> Any:
+    """The type of the values, as a frame's or an Arrow table's column says it."""
+    return getattr(column, "type", None) or getattr(column, "dtype", None)
+
+
+def _is_category(kind: Any) -> bool:
+    """Whether this is pandas' category, polars' Categorical or Enum, or Arrow's dictionary."""
+    return hasattr(kind, "index_type") or str(kind).lower().startswith(("category", "categorical", "enum"))
+
+
+_UNREADABLE = (list, tuple, dict, set, bytes, np.ndarray, np.timedelta64, datetime.timedelta)
+
+
+def _column(columns: Columns, name: Any) -> tuple[np.ndarray, bool]:
+    """A column as text, numbers or datetime64[us], and whether it is one of these.
+
+    What is none of these (lists, durations, bytes) becomes text that is refused where it is used.
+    """
     try:
-        values = _plain(columns.values(name))
+        given = np.asarray(columns.values(name))
+        values = _plain(given)
     except Exception:  # whatever its library makes of it: the column may not be wanted at all
-        return np.array([repr(value) for value in columns.keys(name)], dtype=object)
+        return np.array([repr(value) for value in columns.keys(name)], dtype=object), False
+    if given.ndim != 1 or given.dtype.kind in "mVS":
+        return values, False
+    if given.dtype == object and any(isinstance(value, _UNREADABLE) for value in given):
+        return values, False
     if values.dtype.kind == "f" and np.any(np.abs(values) >= _EXACT):
         whole_numbers = columns.keys(name)
         if all(value is None or isinstance(value, int) for value in whole_numbers):
             # Names, such as those of groups, are to stay apart; as numbers they are read again from the text.
-            return np.array([None if value is None else str(value) for value in whole_numbers], dtype=object)
-    return values
+            return np.array([None if value is None else str(value) for value in whole_numbers], dtype=object), True
+    return values, True
 
 
 def _plain(values: Any) -> np.ndarray:
@@ -250,6 +277,9 @@ def _plain(values: Any) -> np.ndarray:
     plain = values.tolist()
     missing = [_is_missing(value) for value in plain]
     some = [value for value, lacks in zip(plain, missing, strict=True) if not lacks]
+    if some and all(isinstance(value, bool | np.bool_) for value in some):
+        texts = [None if lacks else str(bool(value)).lower() for value, lacks in zip(plain, missing, strict=True)]
+        return np.array(texts, dtype=object)
     if some and all(isinstance(value, int | float | np.number) for value in some):
         return np.array([np.nan if lacks else value for value, lacks in zip(plain, missing, strict=True)], dtype=np.float64)
     return np.array([None if lacks else _text(value) for value, lacks in zip(plain, missing, strict=True)], dtype=object)

@@ -24,8 +24,12 @@ class Fold(NamedTuple):
     """The whole table with a mask of the training rows, so that all folds have one shape; standardised by these rows."""
 
     data: Data
-    x: np.ndarray
+    rows: Any
     """The inputs of all rows: `Data` overwrites those that are masked."""
+    plain: Data
+    """The same for methods without a kernel: one matrix, in which categories are columns of 0 and 1."""
+    x: np.ndarray
+    """That matrix, of all rows."""
     y: np.ndarray
     built: Built
     level: float
@@ -54,7 +58,7 @@ def fitted(fold: Fold, objective: Any = negative_log_marginal_likelihood, name: 
 
 
 def _with_sd(c: Conditioned, fold: Fold) -> Answer:
-    mean, variance = predict(c, fold.x, noisy=True)[:2]
+    mean, variance = predict(c, fold.rows, noisy=True)[:2]
     return Answer(mean, np.sqrt(np.asarray(variance)))
 
 
@@ -85,7 +89,7 @@ def _krr(by: Any) -> Callable[[Fold], Answer]:
 
 
 def _least_squares(fold: Fold) -> Answer:
-    return Answer(learners.least_squares(fold.data)(fold.x))
+    return Answer(learners.least_squares(fold.plain)(fold.x))
 
 
 def _ridge(fold: Fold) -> Answer:
@@ -97,7 +101,7 @@ def _ridge(fold: Fold) -> Answer:
     shares = s**2 / (s**2 + penalties[:, None])
     leverage = (shares @ (u**2).T) + 1.0 / len(y)
     errors = np.mean(((y - (shares * (u.T @ y)) @ u.T) / (1.0 - leverage)) ** 2, axis=1)
-    return Answer(learners.ridge(fold.data, float(penalties[np.argmin(errors)]))(fold.x))
+    return Answer(learners.ridge(fold.plain, float(penalties[np.argmin(errors)]))(fold.x))
 
 
 def _lasso(fold: Fold) -> Answer:
@@ -106,7 +110,7 @@ def _lasso(fold: Fold) -> Answer:
     checked = np.random.default_rng(fold.seed).permutation(training)[: max(1, len(training) // 5)]
     mask = np.asarray(fold.data.mask).copy()
     mask[checked] = False
-    path = learners.lasso_path(fold.data, num=50)
+    path = learners.lasso_path(fold.plain, num=50)
     inner = learners.lasso_path(Data(fold.x, fold.y, jnp.asarray(mask)), np.asarray(path.penalties))
     values = fold.x @ np.asarray(inner.coefficients).T + np.asarray(inner.intercepts)
     errors = np.mean((values[checked] - fold.y[checked, None]) ** 2, axis=0)
@@ -119,25 +123,25 @@ def _svr(fold: Fold) -> Answer:
     model = fitted(fold)
     sd = float(jnp.sqrt(model.noise)) or 1e-3
     machine = learners.SVR(model.kernel, penalty=sd / 2.69, epsilon=0.5 * sd)
-    return Answer(condition(machine, fold.data)(fold.x))
+    return Answer(condition(machine, fold.data)(fold.rows))
 
 
 def _huber(fold: Fold) -> Answer:
     model = fitted(fold)
     sd = float(jnp.sqrt(model.noise)) or 1e-3
     machine = learners.KernelMachine(model.kernel, learners.Huber(1.345 * sd), penalty=0.5 * sd**2)
-    return Answer(condition(machine, fold.data)(fold.x))
+    return Answer(condition(machine, fold.data)(fold.rows))
 
 
 def _boosted(fold: Fold) -> Answer:
     model = fitted(fold)
     weak = Model(model.kernel, noise=10.0 * model.noise, mean=model.mean)
-    return Answer(learners.boosted(weak, fold.data, rounds=200, learning_rate=0.3, by="gcv")(fold.x))
+    return Answer(learners.boosted(weak, fold.data, rounds=200, learning_rate=0.3, by="gcv")(fold.rows))
 
 
 def _bagged(fold: Fold) -> Answer:
     committee = learners.bagged(fitted(fold), fold.data, members=20, key=jax.random.key(fold.seed))
-    return Answer(committee(fold.x))
+    return Answer(committee(fold.rows))
 
 
 REGRESSORS: dict[str, Callable[[Fold], Answer]] = {

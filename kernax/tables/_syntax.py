@@ -109,7 +109,9 @@ class _Reader:
         for argument in node.args:
             if isinstance(argument, ast.Starred):
                 self.source.fail("a star has no meaning here", self._at(argument))
-        if name.lower() in ("select", "fixed") and node.args:
+        if name.lower() == "categorical" and len(node.args) == 1:
+            options.append(("columns", self._value(node.args[0], depth + 1)))
+        elif name.lower() in ("select", "fixed") and node.args:
             if name.lower() == "fixed" and (len(node.args) > 1 or node.keywords):
                 self.source.fail("fixed holds one kernel or number: fixed(rbf)", self._at(node))
             parts.append(self.kernel(node.args[0], depth + 1))

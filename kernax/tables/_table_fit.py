@@ -20,8 +20,8 @@ from kernax.reports import Report
 from kernax.reports._describe import report_of_fit
 from kernax.reports._parameters import names_of
 from kernax.solvers import AbstractSolver, Result
-from kernax.tables._columns import Column, column_names, scales_of
-from kernax.tables._design import as_names, feature_names, make_design, new_inputs
+from kernax.tables._columns import MAX_LEVELS, Column, column_names, parts_of, rows_of, scales_of
+from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
 from kernax.tables._expressions import build_kernel
 from kernax.tables._read import as_table
 from kernax.tables._solvers import solver_for
@@ -82,7 +82,8 @@ class TableFit(eqx.Module):
         """`predict`, with the numbers of the rows that were kept, and what to know about them."""
         check_level(level)
         x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
-        mean, variance = predict(self.conditioned(), x.astype(self.data.dtype), noisy=noisy)[:2]
+        rows = rows_of(self.columns, x, self.data.dtype)
+        mean, variance = predict(self.conditioned(), rows, noisy=noisy)[:2]
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
     def report(self, conditioned: Conditioned | None = None) -> Report:
@@ -91,7 +92,7 @@ class TableFit(eqx.Module):
         `conditioned` is what `conditioned()` returns, if it is at hand: many rows take a while.
         """
         scales = scales_of(self.columns, self.target)
-        names = names_of(self.data, column_names(self.columns), self.target.name, scales)
+        names = names_of(self.data, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
         if conditioned is None:
             conditioned = condition(self.fit.model, self.data, self.fit.solver, throw=False)
         return report_of_fit(self.fit, conditioned, names._replace(lines=self.lines), self.columns, self.target)
@@ -117,6 +118,8 @@ def fit_table(
     restarts: int = 0,
     missing: Literal["error", "drop"] = "error",
     date_unit: str | None = None,
+    categories: Sequence[str] | str = (),
+    max_levels: int = MAX_LEVELS,
     sample: int | None = None,
     seed: int = 0,
     dtype: Any = None,
@@ -125,20 +128,45 @@ def fit_table(
 ) -> TableFit:
     """Fit a Gaussian process to a table: a path to a CSV or Parquet file, a frame, or a dict of columns.
 
-    Dates become numbers in a unit that suits their span; all columns are standardised. `kernel` is an expression (see
-    `parse_kernel`). `select` is what is minimised over all parameters that are not held: `likelihood`, `loo`, `gcv`,
-    `kfold` or `loo_density`. `noise` is a known variance of the target's noise, in its units squared. `solver` is a solver
-    (`kx.Cholesky()` if not given), its text (see `parse_solver`), or `auto`: the one that `kx.suggest_solver` suggests, with
-    the reason in the notes. Raises `TableError` for a table that cannot be used as asked, and `FailedError` if there is no
-    usable fit.
+    Dates become numbers in a unit that suits their span; all numbers are standardised. Columns of text and of booleans are
+    categories: unless `kernel` names them, [`Categorical`][kernax.kernels.Categorical] kernels of them multiply each of its
+    terms that does not choose columns.
+
+    **Arguments:**
+
+    - `table`: the rows to learn from.
+    - `target`: the name of the column to predict, which holds numbers.
+    - `columns`: the names of the columns to learn from; by default all others.
+    - `ignore`: the names of columns to leave out.
+    - `kernel`: an expression, see [`parse_kernel`][kernax.tables.parse_kernel].
+    - `select`: what is minimised over all parameters that are not held: `likelihood`, `loo`, `gcv`, `kfold` or
+      `loo_density`.
+    - `noise`: the variance of the target's noise in its units squared, if it is known.
+    - `solver`: a solver (`kx.Cholesky()` if not given), its text (see [`parse_solver`][kernax.tables.parse_solver]), or
+      `auto`: the one that `kx.suggest_solver` suggests, with the reason in the notes.
+    - `restarts`: how many random starts to try beside the first.
+    - `missing`: `error`, or `drop` to leave out rows that lack a value.
+    - `date_unit`: `years`, `days`, `hours` or `seconds`; by default what suits the span of the dates.
+    - `categories`: the names of columns to read as categories although they hold numbers, such as postal codes.
+    - `max_levels`: how many categories a column may have.
+    - `sample`: how many rows to draw at random; by default all are used.
+    - `seed`: random seed for restarts and for drawing rows.
+    - `dtype`: the floating type to compute in; by default JAX's.
+    - `max_steps`: the most steps of the optimiser.
+    - `progress`: show a progress bar.
+
+    **Returns:**
+
+    A `TableFit`. Raises `TableError` for a table that cannot be used as asked, and `FailedError` if there is no usable fit.
     """
     objective = objective_of(select)
-    read = as_table(table)
+    read = with_categories(as_table(table), categories)
     names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
     # How many rows are too many is up to the solver, which raises if its matrices do not fit into memory.
-    design = make_design(read, target, names, missing=missing, date_unit=date_unit, sample=sample, seed=seed)
+    options: dict[str, Any] = {"missing": missing, "date_unit": date_unit, "max_levels": max_levels}
+    design = make_design(read, target, names, sample=sample, seed=seed, **options)
     dtype = jnp.result_type(float) if dtype is None else dtype
-    data = Data(design.x.astype(dtype), design.y.astype(dtype))
+    data = Data(rows_of(design.columns, design.x, dtype), design.y.astype(dtype))
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     check_noise(noise)
     model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
