@@ -234,6 +234,34 @@ def test_rows_with_gaps_are_dropped_and_counted(folder, data, model):
     assert kept["day"] == [day for i, day in enumerate(of["day"]) if i not in (2, 5)]
 
 
+def test_text_and_booleans_are_categories_and_say_so(folder):
+    rng = np.random.default_rng(0)
+    kind, wet = rng.integers(0, 3, 30), rng.random(30) < 0.5
+    depth = rng.normal(size=30)
+    rows = [f"{d},{'abc'[k]},{w},{np.sin(d) + k + w}\n" for d, k, w in zip(depth, kind, wet, strict=True)]
+    (folder / "kinds.csv").write_text("depth,kind,wet,y\n" + "".join(rows))
+    words = ("-k", "fixed(1 * rbf)", "--noise", 0.01, "-o", folder / "kinds.kx")
+    done = call("fit", folder / "kinds.csv", "-t", "y", *words)
+    assert done.stderr == "note: column 'kind': 3 categories\nnote: column 'wet': 2 categories\n"
+    assert "3 categories: a, b, c" in done.stdout
+    assert "categorical_kind.correlation" in done.stdout
+    call("predict", folder / "kinds.kx", folder / "kinds.csv", "-o", folder / "kinds_out.csv")
+    got = read(folder / "kinds_out.csv")
+    assert np.max(np.abs(np.array(got["mean"], float) - np.array(got["y"], float))) < 0.5
+    (folder / "kinds_new.csv").write_text("depth,kind,wet\n0.1,d,true\n0.2,a,false\n")
+    done = call("predict", folder / "kinds.kx", folder / "kinds_new.csv", code=2)
+    assert "column 'kind' has 'd' in line 2, a category that no row had" in done.stderr
+    call("report", folder / "kinds.kx", "-o", folder / "kinds.html")
+    page = Page((folder / "kinds.html").read_text())
+    assert "y along kind" in page.text
+    assert any(
+        text.startswith("Mean and 95 % intervals with the other columns at their medians, wet ") for text in page.text
+    )
+    words = ("compare", folder / "kinds.csv", "-t", "y", "--methods", "least_squares", "--max-levels", 2)
+    assert "--drop kind" in call(*words, code=2).stderr
+    call(*words, "--drop", "kind")
+
+
 def test_columns_are_copied_to_the_letter_and_times_keep_their_zone(folder):
     (folder / "zoned.csv").write_text(
         "when,name,y\n" + "".join(f"2020-01-{d:02}T06:00+02:00,{'NA' if d % 2 else '007'},{d % 5}\n" for d in range(1, 13))
@@ -296,7 +324,7 @@ def test_many_fits_and_their_predictions(folder):
     )
     assert "3 groups by shop" in done.stdout
     assert sorted(read(folder / "f.csv")["dataset"]) == ["1", "2", "3"]
-    assert "kernel.kernel.lengthscale" in done.stdout
+    assert "rbf.lengthscale" in done.stdout
     call("predict", folder / "fits.kx", path, "-o", folder / "shops_out.csv")
     got = read(folder / "shops_out.csv")
     assert np.max(np.abs(np.array(got["mean"], float) - of["sales"])) < 2.0

@@ -420,9 +420,9 @@ def test_a_table_has_a_row_for_each_dataset(fits):
         "gradient_norm": fits.gradient_norm,
         "jitter": [0.0] * 12,
         "at_bound": [""] * 12,
-        "kernel.kernel.lengthscale[0]": fits.model.kernel.kernel.lengthscale[:, 0],
-        "kernel.kernel.lengthscale[1]": fits.model.kernel.kernel.lengthscale[:, 1],
-        "kernel.variance": fits.model.kernel.variance,
+        "rbf.lengthscale[0]": fits.model.kernel.kernel.lengthscale[:, 0],
+        "rbf.lengthscale[1]": fits.model.kernel.kernel.lengthscale[:, 1],
+        "rbf.variance": fits.model.kernel.variance,
         "noise": fits.model.noise,
     }
     assert sorted(table.columns) == sorted(expected)

@@ -38,7 +38,7 @@ def test_a_fit_is_told_with_its_scores():
     assert found["rows"] == N
     assert found["log marginal likelihood"] == pytest.approx(-float(FIT.value))
     text = str(report)
-    for words in ("after", "evaluations", "condition number", "jitter", "leave-one-out R²", "kernel.kernel.lengthscale[0]"):
+    for words in ("after", "evaluations", "condition number", "jitter", "leave-one-out R²", "rbf.lengthscale[0]"):
         assert words in text
     assert repr(report) == text
 
@@ -82,13 +82,13 @@ def test_units_are_those_of_the_table():
         assert entries(scaled)[name] == pytest.approx(entries(direct)[name])
     units = {p.name: p.unit for p in scaled.parameters}
     assert units == {
-        "kernel.kernels[0].kernel.lengthscale[time]": "time",
-        "kernel.kernels[0].kernel.lengthscale[depth]": "depth",
-        "kernel.kernels[0].kernel.lengthscale[salt]": "salt",
-        "kernel.kernels[0].variance": "heat²",
-        "kernel.kernels[1].variance[time]": "heat²/time²",
-        "kernel.kernels[1].variance[depth]": "heat²/depth²",
-        "kernel.kernels[1].variance[salt]": "heat²/salt²",
+        "rbf.lengthscale[time]": "time",
+        "rbf.lengthscale[depth]": "depth",
+        "rbf.lengthscale[salt]": "salt",
+        "rbf.variance": "heat²",
+        "linear.variance[time]": "heat²/time²",
+        "linear.variance[depth]": "heat²/depth²",
+        "linear.variance[salt]": "heat²/salt²",
         "noise": "heat²",
     }
 
@@ -97,10 +97,10 @@ def test_units_of_some_columns_of_all_and_of_none():
     model = kx.Model(kx.Select(kx.Periodic(period=2.0), 1) * kx.RBF() + kx.Warp(kx.RBF(), jnp.tanh), 0.1)
     report = kx.report(kx.condition(model, DATA), columns=["a", "b", "c"], scales=([1.0, 3.0, 2.0], 1.0))
     units = {p.name: (p.value, p.unit) for p in report.parameters}
-    assert units["kernel.kernels[0].kernels[0].kernel.period"] == (6.0, "b")
-    assert units["kernel.kernels[0].kernels[0].kernel.lengthscale"] == (1.0, "")
-    assert units["kernel.kernels[0].kernels[1].lengthscale"] == (1.0, "standardised")
-    assert units["kernel.kernels[1].kernel.lengthscale"] == (1.0, "standardised")
+    assert units["periodic.period"] == (6.0, "b")
+    assert units["periodic.lengthscale"] == (1.0, "")
+    assert units["rbf_1.lengthscale"] == (1.0, "standardised")
+    assert units["rbf_2.lengthscale"] == (1.0, "standardised")
 
 
 def bounded(where, low, high):

@@ -87,9 +87,9 @@ def test_a_fit_is_that_of_kx_on_standardised_numbers(fitted, path):
 def test_a_report_has_the_names_and_units_of_the_table(fitted):
     found = {parameter.name: parameter for parameter in kx.report(fitted).parameters}
     scale = fitted.fit.model.kernel.kernel.lengthscale
-    depth = found["kernel.kernel.lengthscale[depth]"]
+    depth = found["matern52.lengthscale[depth]"]
     assert (depth.value, depth.unit) == (pytest.approx(float(scale[1]) * columns()["depth"].std()), "depth")
-    assert found["kernel.kernel.lengthscale[day (years)]"].unit == "day (years)"
+    assert found["matern52.lengthscale[day (years)]"].unit == "day (years)"
     assert found["noise"].unit == "level²"
 
 
@@ -623,7 +623,7 @@ def test_the_table_of_many_fits_is_in_the_units_of_the_table(many):
     of, table = groups_table(), many.table()
     for i, name in enumerate(table["dataset"]):
         t, y = (of[column][of["shop"] == int(name)] for column in ("t", "sales"))
-        K = table["kernel.variance"][i] * np.exp(-0.5 * ((t[:, None] - t) / table["kernel.kernel.lengthscale"][i]) ** 2)
+        K = table["rbf.variance"][i] * np.exp(-0.5 * ((t[:, None] - t) / table["rbf.lengthscale"][i]) ** 2)
         K += table["noise"][i] * np.eye(12)
         left_out = []
         for row in range(12):

@@ -53,7 +53,9 @@ DateUnit = Annotated[
 Categories = Annotated[
     str | None,
     typer.Option(
-        "--categories", help="Columns of numbers to read as categories, as a,b,c. Text is read so anyway.", show_default=False
+        "--categories",
+        help="Columns of numbers to read as categories, as a,b,c. Text always is.",
+        show_default=False,
     ),
 ]
 MaxLevels = Annotated[int, typer.Option("--max-levels", min=1, help="The most categories that a column may have.")]

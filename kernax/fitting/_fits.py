@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from kernax._arrays import is_concrete
 from kernax._fingerprints import described
 from kernax.fitting._fitted import Ended, Fit
-from kernax.parameters import parameter_name, parameters
+from kernax.kernels import parameter_names
+from kernax.parameters import parameters
 from kernax.solvers import Result, result_name
 
 AnyArray = Array | np.ndarray
@@ -159,15 +160,16 @@ class Fits(eqx.Module):
     def table(self) -> dict[str, np.ndarray]:
         """Columns with one entry for each dataset, for `pandas.DataFrame(fits.table())` and its like.
 
-        Names, rows, how each fit ended, which parameters ended at a bound, and every parameter by its name; a vector's
-        entries are columns of their own. Matrices are left out.
+        Names, rows, how each fit ended, which parameters ended at a bound, and every parameter by its name (see
+        [`kernax.kernels.parameter_names`][]); a vector's entries are columns of their own. Matrices are left out.
         """
         names, bounds = np.empty(len(self), object), np.full(len(self), "", dtype=object)
         for number, key in enumerate(self.keys):  # one by one: a name may be a tuple
             names[number] = key
+        called = parameter_names(self.model)
         for path, flags in jax.tree.leaves_with_path(eqx.filter(self.at_bound, eqx.is_array)):
             hit = np.asarray(flags).any(axis=tuple(range(1, flags.ndim)))
-            bounds[hit] += np.where(bounds[hit] == "", "", ", ") + parameter_name(path)
+            bounds[hit] += np.where(bounds[hit] == "", "", ", ") + called[path]
         columns = {
             "dataset": names,
             "rows": np.asarray(self.num_rows),
@@ -179,7 +181,7 @@ class Fits(eqx.Module):
             "at_bound": bounds,
         }
         for path, leaf in parameters(self.model):
-            name, entries = parameter_name(path), np.asarray(leaf)
+            name, entries = called[path], np.asarray(leaf)
             if entries.ndim == 1:
                 columns[name] = entries
             elif entries.ndim == 2:

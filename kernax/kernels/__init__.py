@@ -13,6 +13,7 @@ from kernax.kernels._inputs import FeatureMap, Select, Warp
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import Coordinate, MarkovProcess
 from kernax.kernels._matern import Matern
+from kernax.kernels._names import parameter_names
 from kernax.kernels._network import NNGP, NTK, AbstractNetwork, ArcCosine
 from kernax.kernels._orthogonal import OrthogonalAdditive, ZeroMean
 from kernax.kernels._oscillator import SHO
@@ -88,5 +89,6 @@ __all__ = [
     "as_inputs",
     "as_trend",
     "joined_trends",
+    "parameter_names",
     "uniform_inputs",
 ]

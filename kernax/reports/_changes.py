@@ -7,6 +7,7 @@ import numpy as np
 
 from kernax._programs import compiled
 from kernax.kernels import Constant, Sum
+from kernax.kernels._names import kernel_labels
 from kernax.model import Conditioned
 
 _MOST_COLUMNS, _MOST_ROWS = 200, 40
@@ -50,15 +51,16 @@ def terms(c: Conditioned) -> list[Term]:
     kernel: Any = c.model.kernel
     if kernel.trend() is not None:
         return []
-    parts = {"kernel": kernel}
+    labels, parts = kernel_labels(kernel), {(): kernel}
     if isinstance(kernel, Sum):
-        parts = {f"kernel.kernels[{i}]": part for i, part in enumerate(kernel.kernels)}
-    parts = {name: part for name, part in parts.items() if not isinstance(part, Constant)}
+        within = jax.tree_util.GetAttrKey("kernels")
+        parts = {(within, jax.tree_util.SequenceKey(i)): part for i, part in enumerate(kernel.kernels)}
+    parts = {path: part for path, part in parts.items() if not isinstance(part, Constant)}
     found = []
-    for name, matrix in zip(parts, _matrices(list(parts.values()), _rows(c, _MOST_ROWS)), strict=True):
+    for path, matrix in zip(parts, _matrices(list(parts.values()), _rows(c, _MOST_ROWS)), strict=True):
         matrix = np.asarray(matrix, float)
         size, change = np.mean(np.diag(matrix)), np.mean(_squared_changes(matrix))
-        found.append(Term(name, float(np.sqrt(max(size, 0.0))), float(np.sqrt(max(change, 0.0)))))
+        found.append(Term(labels[path], float(np.sqrt(max(size, 0.0))), float(np.sqrt(max(change, 0.0)))))
     return found
 
 

@@ -17,8 +17,9 @@ from kernax.kernels import (
     Select,
     Sum,
     Warp,
+    parameter_names,
 )
-from kernax.parameters import owner_and_field, parameter_name, parameters, setting, unit
+from kernax.parameters import owner_and_field, parameters, setting, unit
 from kernax.parameters._tree import has_own_range
 from kernax.reports._report import Parameter
 
@@ -79,8 +80,9 @@ class Lengthscale(NamedTuple):
 def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: int = _MOST_ENTRIES) -> list[Parameter]:
     """Every parameter in its own unit, the entries of short vectors one by one; bounds only of what was fitted."""
     rows = []
+    called = parameter_names(model)
     for path, leaf in parameters(model):
-        value, name = np.asarray(leaf, float), parameter_name(path)
+        value, name = np.asarray(leaf, float), called[path]
         columns = columns_of(model, path, names)
         measured, known = _unit_in_place(model, path), setting(model, path).bijector
         hit = np.zeros(value.shape, bool)
@@ -136,13 +138,13 @@ def _carrier(product: Product) -> int:
 
 def lengthscales(model: Any, names: Names) -> list[Lengthscale]:
     """The lengthscales of stationary kernels that look at columns of the data themselves."""
-    found = []
+    found, called = [], parameter_names(model)
     for path, leaf in parameters(model):
         owner, field = owner_and_field(model, path)
         columns = columns_of(model, path, names)
         if not isinstance(owner, AbstractStationary) or field != "lengthscale" or columns is None:
             continue
-        name, value = parameter_name(path), np.asarray(leaf, float)
+        name, value = called[path], np.asarray(leaf, float)
         if value.ndim == 0:
             found.append(Lengthscale(name, float(value), _only(columns)))
         elif len(columns) == value.size:

@@ -94,9 +94,7 @@ def atom_options(
     return values, given, held
 
 
-def categorical_options(
-    options: dict[str, Any], column: Column, source: Source, at: int
-) -> tuple[dict[str, Any], set[str]]:
+def categorical_options(options: dict[str, Any], column: Column, source: Source, at: int) -> tuple[dict[str, Any], set[str]]:
     """The arguments of `Categorical` for this column, and which of them are held."""
     values, held = {}, set()
     for name, value in options.items():

@@ -192,7 +192,7 @@ def without_missing(table: Table, names: list[str], missing: str) -> tuple[Table
 
 
 def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.ndarray, str]:
-    """The values of a column without missing ones, and its kind: numbers, microseconds since 1970, or texts of categories."""
+    """The values of a column that lacks none, and its kind: numbers, microseconds since 1970, or texts of categories."""
     values = table.column(name)
     if name in table.unreadable:
         raise TableError(

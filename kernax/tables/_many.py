@@ -77,7 +77,8 @@ class ManyTableFits(eqx.Module):
         names = names_of(None, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
         # A model of ones tells by what each number is to be multiplied.
         ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, self.fits.model)
-        factors = described_parameters(ones, names, False, most_entries=2**31)
+        described = described_parameters(ones, names, False, most_entries=2**31)
+        factors = [one for one in described if not isinstance(one.value, str)]  # of matrices the table has no columns
         converted = dict(columns[:NUM_FACTS])
         for (name, values), factor in zip(columns[NUM_FACTS:], factors, strict=True):
             is_level = name == "mean.value"
