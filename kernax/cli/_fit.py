@@ -30,6 +30,7 @@ def fit(
     kernel: options.Kernel = "matern52",
     select: options.Select = "likelihood",
     noise: options.Noise = None,
+    likelihood: options.Likelihood = None,
     solver: options.Solver = "auto",
     restarts: options.Restarts = 0,
     missing: options.Missing = "error",
@@ -46,7 +47,8 @@ def fit(
 ) -> None:
     """Fit a model to a table and save it.
 
-    Dates become numbers, columns are standardised, and predictions come back in the table's units.
+    Dates become numbers, text becomes categories, columns are standardised, and predictions come back in the table's units.
+    A target of text or booleans is classified.
     """
     check_output(output, [data])
     dtype = set_precision(float32)
@@ -58,6 +60,7 @@ def fit(
         kernel=kernel,
         select=select,
         noise=noise,
+        likelihood=likelihood,
         solver=solver,
         restarts=restarts,
         missing=missing,  # pyright: ignore[reportArgumentType]
@@ -98,7 +101,11 @@ def column_rows(fitted: Any) -> list[dict[str, Any]]:
             "to": column.shown(column.high),
         }
         if not column.is_category
-        else {"column": column.name, "role": "input", "read as": _categories(column)}
+        else {
+            "column": column.name,
+            "role": "target" if column is fitted.target else "input",
+            "read as": _categories(column),
+        }
         | dict.fromkeys(("mean", "sd", "from", "to"), "–")
         for column in (*fitted.columns, fitted.target)
     ]
@@ -119,16 +126,24 @@ def summary(fitted: TableFit) -> dict[str, Any]:
         "columns": [{key: getattr(c, key) for key in _FIELDS} for c in (*fitted.columns, fitted.target)],
         "kernel": fitted.kernel,
         "selected_by": fitted.selected_by,
+        "likelihood": fitted.likelihood,
         "result": result_name(own.result),
         "value": float(own.value),
         "steps": int(own.num_steps),
         "parameters": report["parameters"],
         "advice": report["advice"],
-        "noise_sd": float(np.sqrt(float(own.model.noise)) * fitted.target.scale),
+        "noise_sd": _noise_sd(fitted),
         "solver": None if own.solver is None else as_code(own.solver),
         "loo_rmse": report["entries"].get("leave-one-out RMSE"),
+        "accuracy": report["entries"].get("cross-validated accuracy"),
+        "log_loss": report["entries"].get("cross-validated log loss"),
         "notes": fitted.notes,
     }
+
+
+def _noise_sd(fitted: TableFit) -> float | None:
+    noise = getattr(fitted.fit.model, "noise", None)
+    return None if noise is None else float(np.sqrt(float(noise)) * fitted.target.scale)
 
 
 _FIELDS = ("name", "kind", "unit", "origin", "centre", "scale", "low", "high", "levels")

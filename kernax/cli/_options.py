@@ -34,6 +34,15 @@ Select = Annotated[str, typer.Option("--select", help="What to minimise: likelih
 Noise = Annotated[
     float | None, typer.Option("--noise", help="The variance of the target's noise, if it is known.", show_default=False)
 ]
+Likelihood = Annotated[
+    str | None,
+    typer.Option(
+        "--likelihood",
+        help="Of the target: normal, student-t (outliers), poisson or negative-binomial (counts), bernoulli or softmax "
+        "(classes). (default: by the target)",
+        show_default=False,
+    ),
+]
 Solver = Annotated[
     str,
     typer.Option(

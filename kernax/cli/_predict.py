@@ -30,14 +30,14 @@ def predict(
     json: options.Json = False,
     no_cache: options.NoCache = False,
 ) -> None:
-    """Predict the rows of a table: mean, sd, lower and upper, in the target's units."""
+    """Predict the rows of a table: mean, sd, lower and upper in the target's units, or classes and their probabilities."""
     check_output(None if output == "-" else output, [data, model], (".csv", ".parquet", ".pq"))
     if not 0 < level < 1:
         raise TableError(f"--level is a probability between 0 and 1, got {level:g}.")
     set_precision(False)
     fitted = load_model(model)
     table = read_table(data)
-    new = {name: f"{prefix}{name}" for name in ("mean", "sd", "lower", "upper")}
+    new = {name: f"{prefix}{name}" for name in fitted.prediction_names}
     taken = [name for name in new.values() if name in table.columns]
     if taken and not only:
         raise TableError(f"{data}: there is a column {taken[0]!r} already: give --prefix, or --only for the new ones alone.")

@@ -32,6 +32,7 @@ class Names(NamedTuple):
     columns: tuple[str, ...] | None
     """None if the inputs are no table of columns."""
     target: str
+    """Empty if the function is not in units of the target, such as that of counts."""
     x_scales: np.ndarray | None
     y_scale: float
     lines: np.ndarray | None = None
@@ -85,6 +86,7 @@ def described_parameters(model: Any, names: Names, is_fit: bool, most_entries: i
         value, name = np.asarray(leaf, float), called[path]
         columns = columns_of(model, path, names)
         measured, known = _unit_in_place(model, path), setting(model, path).bijector
+        measured = measured if names.target else _without_target(measured)
         hit = np.zeros(value.shape, bool)
         if is_fit and known is not None:  # a noise of 0 is held, not arrived at
             hit = np.asarray(known.at_bound(value)) & (value != 0)
@@ -115,7 +117,7 @@ def _unit_in_place(model: Any, path: Any) -> str:
     measured = unit(model, path)
     if "y" not in measured:
         return measured
-    without = measured.replace("y²", "").replace("/x", "1/x")
+    without = _without_target(measured)
     for depth in range(1, len(path)):
         part, _ = owner_and_field(model, path[: depth + 1])
         if (isinstance(part, Scale) and path[depth].name == "kernel") or isinstance(part, Power):
@@ -123,6 +125,10 @@ def _unit_in_place(model: Any, path: Any) -> str:
         if isinstance(part, Product) and path[depth + 1].idx != _carrier(part):
             return without
     return measured
+
+
+def _without_target(measured: str) -> str:
+    return measured.replace("y²", "").replace("/x", "1/x")
 
 
 def _carrier(product: Product) -> int:

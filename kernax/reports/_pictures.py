@@ -38,7 +38,7 @@ def pictures_of_model(
     from kernax import plot
     from kernax.plot._units import Inputs
 
-    drawn = _Drawn()
+    drawn = Drawn()
     if isinstance(c, Conditioned) and _can_be_drawn(c):
         names = [getattr(of, "name", of) for of in columns or [one.name for one in Inputs(c, None).quantities]]
         y = getattr(target, "name", target) or "y"
@@ -111,7 +111,7 @@ def pictures_of_many(
     from kernax import plot
     from kernax.plot._spread import spread
 
-    drawn = _Drawn()
+    drawn = Drawn()
     if datasets is not None:
         number = min(_MOST_FITS, len(many))
         drawn.add(
@@ -138,7 +138,7 @@ def pictures_of_many(
     return drawn.pictures
 
 
-class _Drawn:
+class Drawn:
     """Pictures of one page, each with identifiers of its own."""
 
     def __init__(self) -> None:

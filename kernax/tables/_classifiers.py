@@ -6,17 +6,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kernax import learners
-from kernax.fitting import initialise
 from kernax.model import condition
-from kernax.parameters import trainable
 from kernax.tables._columns import missing_rows
-from kernax.tables._expressions import written_values
+from kernax.tables._likelihoods import latent_start
 from kernax.tables._read import Table
 from kernax.tables._regressors import Answer, Fold
 from kernax.tables._start import fit_or_stop
@@ -49,16 +45,9 @@ def _order(text: str) -> tuple[int, Any]:
 def _fitted(fold: Fold) -> Any:
     """Gaussian process classification by Laplace's marginal likelihood; fitted once for all who want its kernel."""
     if "gpc" not in fold.kept:
-        start = initialise(learners.GPClassifier(fold.built.kernel), fold.data)
-        kernel = written_values(fold.built, start.kernel)
-        start = eqx.tree_at(lambda m: m.kernel, start, kernel)
-        flags = eqx.tree_at(lambda m: m.kernel, trainable(start), _free(fold, start))
-        fold.kept["gpc"] = fit_or_stop(start, fold.data, trainable=flags)
+        start, free = latent_start(fold.built, learners.Logistic(), fold.data)
+        fold.kept["gpc"] = fit_or_stop(start, fold.data, trainable=free)
     return fold.kept["gpc"]
-
-
-def _free(fold: Fold, start: Any) -> Any:
-    return jax.tree.map(lambda mine, held: mine and not held, trainable(start).kernel, fold.built.tree(fold.built.held))
 
 
 def _majority(fold: Fold) -> Answer:

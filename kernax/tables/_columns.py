@@ -199,7 +199,7 @@ def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.n
             f"{table.source}: column {name!r} has {str(values[0])[:60]!r} in {table.places(range(len(values)))}, and kernax "
             f"takes numbers, dates and text: {_leave_out(name)}, or encode it as numbers."
         )
-    if values.dtype.kind == "b" or (name in table.categories and role == "feature"):
+    if values.dtype.kind == "b" or role == "classes" or (name in table.categories and role == "feature"):
         return level_names(table, name), "category"
     if values.dtype.kind == "M":
         _check_days(table, name, values.astype(np.int64))
@@ -306,8 +306,31 @@ def _check_text(table: Table, name: str, values: np.ndarray, wrong: list[int]) -
 def _refuse_target(table: Table, name: str, values: np.ndarray) -> NoReturn:
     where = table.places(range(len(values)))
     raise TableError(
-        f"{table.source}: column {name!r} has {values[0]!r} in {where}, and a target is to be a number: encode it as one."
+        f"{table.source}: column {name!r} has {values[0]!r} in {where}, and the target is to be a number here. Classes are "
+        "for kernax fit, and those of two for kernax compare."
     )
+
+
+def _check_counts(table: Table, name: str, values: np.ndarray) -> None:
+    wrong = np.flatnonzero((values < 0) | (values != np.floor(values)))
+    if len(wrong):
+        raise TableError(
+            f"{table.source}: column {name!r} has {values[wrong[0]]:g} in {table.places(wrong)}, and counts are 0, 1, 2, …: "
+            "mend or drop those rows, or choose another likelihood."
+        )
+
+
+def _as_classes(table: Table, name: str, texts: np.ndarray, max_levels: int) -> tuple[Column, np.ndarray, list[str]]:
+    """A target of classes, the code of each row, and what to know about it."""
+    levels, codes = np.unique(texts.astype(str), return_inverse=True)
+    if len(levels) > max_levels:
+        raise TableError(
+            f"{table.source}: the target {name!r} has {len(levels)} different values ({listed(levels.tolist(), 3)}), more "
+            f"than the limit of {max_levels} classes: join some of them, or raise the limit (--max-levels {len(levels)}, or "
+            f"max_levels={len(levels)} in Python)."
+        )
+    column = Column(name, "category", low=0.0, high=float(len(levels) - 1), levels=tuple(levels.tolist()))
+    return column, codes.astype(np.float64), [f"target {name!r}: {len(levels)} classes ({listed(levels.tolist(), 8)})"]
 
 
 def _as_categories(table: Table, name: str, texts: np.ndarray, max_levels: int) -> tuple[Column, np.ndarray, list[str]]:
@@ -331,11 +354,14 @@ def _as_categories(table: Table, name: str, texts: np.ndarray, max_levels: int) 
 def fitted_column(
     table: Table, name: str, *, date_unit: str | None = None, role: str = "feature", max_levels: int = MAX_LEVELS
 ) -> tuple[Column, np.ndarray, list[str]]:
-    """How this column is to be read from now on, its numbers in the table's units, and what to know about it."""
+    """How this column is to be read from now on, its numbers in the table's units, and what to know about it.
+
+    The role is `feature`, or for a target what it may be: `number`, `classes`, `counts`, or `any` (numbers or classes).
+    """
     check_unit(date_unit)
     values, kind = read_values(table, name, role=role)
-    if kind == "category" and role == "feature":
-        return _as_categories(table, name, values, max_levels)
+    if kind == "category" and role in ("feature", "any", "classes"):
+        return (_as_categories if role == "feature" else _as_classes)(table, name, values, max_levels)
     if kind == "category":
         numbers = _of_booleans(values)
         if numbers is None:
@@ -344,7 +370,7 @@ def fitted_column(
     unit = origin = None
     notes = []
     if kind != "number":
-        if role == "target":
+        if role != "feature":
             raise TableError(f"{table.source}: the target {name!r} holds dates, and is to be a number.")
         unit = date_unit or choose_unit(values)
         origin = iso(values.min())
@@ -353,6 +379,9 @@ def fitted_column(
     largest = float(np.max(np.abs(values)))
     if largest > 1e150 or 0 < largest < 1e-150:
         raise TableError(f"{table.source}: column {name!r} has values of about {largest:.0e}: give it in other units.")
+    if role == "counts":
+        _check_counts(table, name, values)
+        return Column(name, kind, low=float(values.min()), high=float(values.max())), values, notes
     centre, scale = float(values.mean()), float(values.std())
     if not scale > 1e-12 * max(abs(centre), 1e-300):
         scale = 1.0

@@ -15,6 +15,7 @@ from kernax.tables._columns import MAX_LEVELS, Column, rows_of, without_missing
 from kernax.tables._design import as_names, feature_names, make_design, with_categories
 from kernax.tables._errors import TableError, nearest
 from kernax.tables._expressions import build_kernel
+from kernax.tables._likelihoods import folds_of
 from kernax.tables._read import Table, as_table
 from kernax.tables._regressors import REGRESSORS, Answer, Fold
 from kernax.tables._solvers import solver_for
@@ -87,7 +88,7 @@ def compare_table(
     known = REGRESSORS if task == "regression" else CLASSIFIERS
     chosen = _chosen(as_names(methods), known, noise)
     y = design.target.restored(design.y) if task == "regression" else np.where(design.y > 0, 1.0, -1.0)
-    labels = _folds(len(y), folds, seed, y if task == "classification" else None)
+    labels = folds_of(len(y), folds, seed, y if task == "classification" else None)
     dtype = jnp.result_type(float) if dtype is None else dtype
     parts = []
     for fold in range(folds):
@@ -138,18 +139,6 @@ def _chosen(methods: list[str] | None, known: dict[str, Any], noise: float | Non
     if "krr_discrepancy" in methods and noise is None:
         raise TableError("krr_discrepancy wants to know the noise: give its variance (--noise).")
     return methods
-
-
-def _folds(n: int, folds: int, seed: int, classes: np.ndarray | None) -> np.ndarray:
-    """The fold of each row, shuffled; of each class the same share."""
-    if not 2 <= folds <= n:
-        raise TableError(f"{n} rows can be cut into 2 to {n} folds, not {folds}.")
-    order = np.random.default_rng(seed).permutation(n)
-    if classes is not None:
-        order = order[np.argsort(classes[order], kind="stable")]
-    labels = np.empty(n, int)
-    labels[order] = np.arange(n) % folds
-    return labels
 
 
 def _standardised(x: np.ndarray, training: np.ndarray, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray]:

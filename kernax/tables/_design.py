@@ -62,12 +62,13 @@ def make_design(
     others: Sequence[str] = (),
     most_rows: int | None = None,
     max_levels: int = MAX_LEVELS,
+    target_role: str = "number",
 ) -> Design:
     """Numbers of the columns `names`, standardised; rows that lack one of them, the target or `others` as `missing` says."""
     table, _ = without_missing(table, [*names, target, *others], missing)
     table = _sampled(table, sample, seed, most_rows)
     read = [fitted_column(table, name, date_unit=date_unit, max_levels=max_levels) for name in names]
-    own, y, target_notes = fitted_column(table, target, role="target")
+    own, y, target_notes = fitted_column(table, target, role=target_role, max_levels=max_levels)
     if table.num_rows < 2:
         raise TableError(f"{table.source}: one row is too little to learn from.")
     x = np.stack([column.standardised(values) for column, values, _ in read], axis=1)

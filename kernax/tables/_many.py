@@ -21,6 +21,7 @@ from kernax.tables._columns import MAX_LEVELS, Column, column_names, group_names
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
 from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._expressions import build_kernel
+from kernax.tables._likelihoods import NORMAL, prediction_names
 from kernax.tables._read import Table, as_table
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
@@ -57,6 +58,11 @@ class ManyTableFits(eqx.Module):
     def needs_targets(self) -> bool:
         """Predictions are made from the targets."""
         return True
+
+    @property
+    def prediction_names(self) -> list[str]:
+        """The columns that `predict` returns."""
+        return prediction_names(NORMAL, self.target)
 
     def __len__(self) -> int:
         return len(self.fits)

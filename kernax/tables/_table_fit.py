@@ -1,5 +1,6 @@
 """One model of a table: fitted, asked for predictions in the table's units, kept in a file."""
 
+import dataclasses
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from jaxtyping import Int
 from kernax.data import Data
 from kernax.fitting import Fit, fit
 from kernax.io import register
-from kernax.model import Conditioned, condition
+from kernax.model import condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
 from kernax.reports import Report
@@ -22,7 +23,22 @@ from kernax.reports._parameters import names_of
 from kernax.solvers import AbstractSolver, Result
 from kernax.tables._columns import MAX_LEVELS, Column, column_names, parts_of, rows_of, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
+from kernax.tables._errors import TableError
 from kernax.tables._expressions import build_kernel
+from kernax.tables._likelihoods import (
+    CLASSES,
+    COUNTS,
+    NORMAL,
+    chosen_likelihood,
+    held_out_entries,
+    latent_predictions,
+    latent_start,
+    loss_of,
+    prediction_names,
+    target_of,
+    with_level,
+)
+from kernax.tables._pictures import pictures_of_latent
 from kernax.tables._read import as_table
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import objective_of, start_of, with_calibrated_variance
@@ -49,6 +65,8 @@ class TableFit(eqx.Module):
     """What to know about the table: units of dates, rows that were dropped or drawn."""
     lines: Int[np.ndarray, " n"] | None = None
     """The line of each row in its file, if that is text."""
+    likelihood: str = eqx.field(static=True, default=NORMAL)
+    """Of the target, given the function; `normal` for numbers."""
 
     @property
     def data(self) -> Data:
@@ -56,7 +74,12 @@ class TableFit(eqx.Module):
         assert self.fit.data is not None
         return self.fit.data
 
-    def conditioned(self) -> Conditioned:
+    @property
+    def prediction_names(self) -> list[str]:
+        """The columns that `predict` returns."""
+        return prediction_names(self.likelihood, self.target)
+
+    def conditioned(self) -> Any:
         """The model conditioned on the training rows, in standardised units."""
         return condition(self.fit.model, self.data, self.fit.solver)
 
@@ -66,7 +89,8 @@ class TableFit(eqx.Module):
         """Columns `mean`, `sd`, `lower`, `upper` for the rows of another table, in the target's units.
 
         The interval holds a new observation with probability `level`, or with `noisy=False` the function. Columns are found
-        by name. `missing="drop"` leaves out rows that lack a value.
+        by name. `missing="drop"` leaves out rows that lack a value. For a target of classes the columns are `class`, the
+        most probable one, and the probability of each: `p_yes`, `p_no`. Other likelihoods than the normal have no `sd`.
         """
         return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
 
@@ -83,10 +107,13 @@ class TableFit(eqx.Module):
         check_level(level)
         x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
         rows = rows_of(self.columns, x, self.data.dtype)
-        mean, variance = predict(self.conditioned(), rows, noisy=noisy)[:2]
+        c = self.conditioned()
+        if self.likelihood != NORMAL:
+            return latent_predictions(c, self.target, rows, level, noisy=noisy), kept, notes
+        mean, variance = predict(c, rows, noisy=noisy)[:2]
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
-    def report(self, conditioned: Conditioned | None = None) -> Report:
+    def report(self, conditioned: Any = None) -> Report:
         """What `kx.report` says of the fit, with the names and in the units of the table.
 
         `conditioned` is what `conditioned()` returns, if it is at hand: many rows take a while.
@@ -95,7 +122,14 @@ class TableFit(eqx.Module):
         names = names_of(self.data, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
         if conditioned is None:
             conditioned = condition(self.fit.model, self.data, self.fit.solver, throw=False)
-        return report_of_fit(self.fit, conditioned, names._replace(lines=self.lines), self.columns, self.target)
+        if self.likelihood in (*CLASSES, *COUNTS):
+            names = names._replace(target="")
+        named = names._replace(lines=self.lines)
+        report = report_of_fit(self.fit, conditioned, named, self.columns, self.target)
+        if self.likelihood == NORMAL or not bool(conditioned.ok):
+            return report
+        entries = (*report.entries, *held_out_entries(self.fit, self.target))
+        return dataclasses.replace(report, entries=entries, draw=lambda: pictures_of_latent(self, conditioned))
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
@@ -114,6 +148,7 @@ def fit_table(
     kernel: str = DEFAULT_KERNEL,
     select: str = "likelihood",
     noise: float | None = None,
+    likelihood: str | None = None,
     solver: AbstractSolver | str | None = None,
     restarts: int = 0,
     missing: Literal["error", "drop"] = "error",
@@ -128,6 +163,8 @@ def fit_table(
 ) -> TableFit:
     """Fit a Gaussian process to a table: a path to a CSV or Parquet file, a frame, or a dict of columns.
 
+    A target of text or of booleans is classified, by Laplace's approximation.
+
     Dates become numbers in a unit that suits their span; all numbers are standardised. Columns of text and of booleans are
     categories: unless `kernel` names them, [`Categorical`][kernax.kernels.Categorical] kernels of them multiply each of its
     terms that does not choose columns.
@@ -135,13 +172,16 @@ def fit_table(
     **Arguments:**
 
     - `table`: the rows to learn from.
-    - `target`: the name of the column to predict, which holds numbers.
+    - `target`: the name of the column to predict: numbers, or classes (text, booleans).
     - `columns`: the names of the columns to learn from; by default all others.
     - `ignore`: the names of columns to leave out.
     - `kernel`: an expression, see [`parse_kernel`][kernax.tables.parse_kernel].
     - `select`: what is minimised over all parameters that are not held: `likelihood`, `loo`, `gcv`, `kfold` or
       `loo_density`.
     - `noise`: the variance of the target's noise in its units squared, if it is known.
+    - `likelihood`: `normal`, `student-t` (numbers with outliers), `poisson` or `negative-binomial` (counts), `bernoulli`
+      (two classes) or `softmax` (several). By default `normal` for numbers, and what suits the classes. For counts and
+      classes a constant is added to the kernel.
     - `solver`: a solver (`kx.Cholesky()` if not given), its text (see [`parse_solver`][kernax.tables.parse_solver]), or
       `auto`: the one that `kx.suggest_solver` suggests, with the reason in the notes.
     - `restarts`: how many random starts to try beside the first.
@@ -159,17 +199,23 @@ def fit_table(
 
     A `TableFit`. Raises `TableError` for a table that cannot be used as asked, and `FailedError` if there is no usable fit.
     """
-    objective = objective_of(select)
+    objective, target_role = objective_of(select), target_of(likelihood)
     read = with_categories(as_table(table), categories)
     names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
     # How many rows are too many is up to the solver, which raises if its matrices do not fit into memory.
     options: dict[str, Any] = {"missing": missing, "date_unit": date_unit, "max_levels": max_levels}
-    design = make_design(read, target, names, sample=sample, seed=seed, **options)
+    design = make_design(read, target, names, sample=sample, seed=seed, target_role=target_role, **options)
+    likelihood = chosen_likelihood(likelihood, design.target, read.source)
+    kernel = with_level(kernel, likelihood)
     dtype = jnp.result_type(float) if dtype is None else dtype
     data = Data(rows_of(design.columns, design.x, dtype), design.y.astype(dtype))
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     check_noise(noise)
-    model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
+    if likelihood == NORMAL:
+        model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
+    else:
+        _check_latent(likelihood, select, noise)
+        model, free = latent_start(built, loss_of(likelihood, design.target), data)
     solver, reason = solver_for(solver, model, data, select)
     if any(jax.tree.leaves(free)):
         fitted = fit(
@@ -185,9 +231,11 @@ def fit_table(
         )
     else:
         fitted = _unfitted(model, data, objective, solver)
-    is_held = noise is not None or any(built.held)
-    calibrated, note = with_calibrated_variance(fitted.model, data, select, is_held, solver)
-    fitted = eqx.tree_at(lambda f: f.model, fitted, calibrated)
+    note = None
+    if likelihood == NORMAL:
+        is_held = noise is not None or any(built.held)
+        calibrated, note = with_calibrated_variance(fitted.model, data, select, is_held, solver)
+        fitted = eqx.tree_at(lambda f: f.model, fitted, calibrated)
     return TableFit(
         fit=fitted,
         columns=design.columns,
@@ -197,7 +245,16 @@ def fit_table(
         source=read.source,
         notes=(*design.notes, *(some for some in (reason, note) if some is not None)),
         lines=design.table.lines,
+        likelihood=likelihood,
     )
+
+
+def _check_latent(likelihood: str, select: str, noise: float | None) -> None:
+    """Raise `TableError` for options that are for the normal likelihood."""
+    if select != "likelihood":
+        raise TableError(f"select={select!r} is for the normal likelihood; with {likelihood} write likelihood.")
+    if noise is not None:
+        raise TableError(f"noise is for the normal likelihood; {likelihood} has none: leave it out.")
 
 
 def _unfitted(model: Any, data: Data, objective: Any, solver: AbstractSolver | None) -> Fit:

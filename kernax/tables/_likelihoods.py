@@ -1,0 +1,146 @@
+"""Targets that are classes or counts, or that have outliers: which likelihood they take, and what is predicted of them."""
+
+from statistics import NormalDist
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from kernax import learners
+from kernax.data import Data
+from kernax.fitting import initialise
+from kernax.model import condition
+from kernax.parameters import trainable
+from kernax.reports import Entry
+from kernax.tables._columns import Column
+from kernax.tables._errors import TableError, nearest
+from kernax.tables._expressions import Built, written_values
+
+NORMAL = "normal"
+CLASSES = ("bernoulli", "softmax")
+COUNTS = ("poisson", "negative-binomial")
+LIKELIHOODS = (NORMAL, *CLASSES, *COUNTS, "student-t")
+_FOLDS = 5
+
+
+def target_of(likelihood: str | None) -> str:
+    """How the target is to be read for this likelihood; `None` lets the target decide. See `make_design`."""
+    if likelihood is None:
+        return "any"
+    if likelihood not in LIKELIHOODS:
+        known = f"{nearest(likelihood, LIKELIHOODS)} They are {', '.join(LIKELIHOODS)}."
+        raise TableError(f"there is no likelihood {likelihood!r}.{known}")
+    return "classes" if likelihood in CLASSES else "counts" if likelihood in COUNTS else "number"
+
+
+def chosen_likelihood(likelihood: str | None, target: Column, source: str) -> str:
+    """The likelihood of a target that has been read; that which was asked for, if it suits."""
+    classes = len(target.levels)
+    if target.is_category and classes < 2:
+        raise TableError(
+            f"{source}: the target {target.name!r} is {target.levels[0]} in every row: there is nothing to learn."
+        )
+    if likelihood == "bernoulli" and classes != 2:
+        raise TableError(f"{source}: {target.name!r} has {classes} classes, and bernoulli is for 2: write softmax.")
+    return likelihood or ({0: NORMAL, 2: "bernoulli"}.get(classes, "softmax"))
+
+
+def with_level(kernel: str, likelihood: str) -> str:
+    """The expression with a constant, which is the level of classes and counts; targets of numbers are centred."""
+    if likelihood not in (*CLASSES, *COUNTS) or any(word in kernel.lower() for word in ("constant", "bias")):
+        return kernel
+    return f"{kernel} + constant"
+
+
+def latent_start(built: Built, likelihood: Any, data: Data) -> tuple[Any, Any]:
+    """The latent process at its start, and the tree of what is free."""
+    start = initialise(learners.LatentGP(built.kernel, likelihood), data)
+    kernel = written_values(built, start.kernel)
+    start = eqx.tree_at(lambda m: m.kernel, start, jax.tree.map(jax.numpy.asarray, kernel))
+    every = trainable(start)
+    free = jax.tree.map(lambda mine, held: mine and not held, every.kernel, built.tree(built.held))
+    return start, eqx.tree_at(lambda m: m.kernel, every, free)
+
+
+def loss_of(likelihood: str, target: Column) -> Any:
+    """The likelihood as kernax's learners have it."""
+    match likelihood:
+        case "bernoulli":
+            return learners.Bernoulli()
+        case "softmax":
+            return learners.Softmax(len(target.levels))
+        case "poisson":
+            return learners.Poisson()
+        case "negative-binomial":
+            return learners.NegativeBinomial()
+    return learners.StudentT(scale=0.3)  # pyright: ignore[reportArgumentType]  # of standardised targets
+
+
+def prediction_names(likelihood: str, target: Column) -> list[str]:
+    """The columns of predictions."""
+    if target.is_category:
+        return ["class", *(f"p_{level}" for level in target.levels)]
+    return ["mean", "sd", "lower", "upper"] if likelihood == NORMAL else ["mean", "lower", "upper"]
+
+
+def class_probabilities(c: Any, rows: Any) -> np.ndarray:
+    """The probability of each class, in a column each."""
+    found = np.asarray(c.probability(rows), np.float64)
+    return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
+
+
+def latent_predictions(c: Any, target: Column, rows: Any, level: float, *, noisy: bool) -> dict[str, np.ndarray]:
+    """Probabilities of classes, or the mean and the ends of the interval in the target's units."""
+    if target.is_category:
+        shares = class_probabilities(c, rows)
+        named = {f"p_{name}": shares[:, i] for i, name in enumerate(target.levels)}
+        return {"class": np.array(target.levels, object)[shares.argmax(axis=1)], **named}
+    mean = target.restored(np.asarray(c.mean(rows), np.float64))
+    if noisy:
+        ends = [np.asarray(end, np.float64) for end in c.interval(rows, level)]
+    else:
+        latent = c.latent(rows)
+        reach = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(latent.variance))
+        # The mean rises with f, so that quantiles of f become quantiles of it.
+        ends = [np.asarray(c.model.likelihood.mean(latent.mean + sign * reach), np.float64) for sign in (-1, 1)]
+    return {"mean": mean, "lower": target.restored(ends[0]), "upper": target.restored(ends[1])}
+
+
+def folds_of(n: int, folds: int, seed: int, classes: np.ndarray | None) -> np.ndarray:
+    """The fold of each row, shuffled; of each class the same share."""
+    if not 2 <= folds <= n:
+        raise TableError(f"{n} rows can be cut into 2 to {n} folds, not {folds}.")
+    order = np.random.default_rng(seed).permutation(n)
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]
+    labels = np.empty(n, int)
+    labels[order] = np.arange(n) % folds
+    return labels
+
+
+def held_out_entries(fit: Any, target: Column) -> list[Entry]:
+    """How rows are predicted by a model conditioned on the others, for a report; parameters stay as they were fitted."""
+    data, y = fit.data, np.asarray(fit.data.y, np.float64)
+    folds = min(_FOLDS, data.n)
+    labels = folds_of(data.n, folds, 0, y if target.is_category else None)
+    density, right = np.full(data.n, np.nan), np.zeros(data.n, bool)
+    for fold in range(folds):
+        c: Any = condition(fit.model, Data(data.x, data.y, labels != fold), fit.solver, throw=False)
+        out = labels == fold
+        if target.is_category:
+            shares = class_probabilities(c, fit.data.x)[out]
+            own = shares[np.arange(len(shares)), y[out].astype(int)]
+            density[out], right[out] = np.log(np.maximum(own, 1e-15)), shares.argmax(axis=1) == y[out]
+        else:
+            density[out] = np.asarray(c.log_density(data.x, data.y), np.float64)[out] - np.log(target.scale)
+    how = f"({folds} folds, parameters as fitted)"
+    mean = float(np.mean(density))
+    if not target.is_category:
+        return [Entry("cross-validated log density", f"{mean:.4g} a row {how}", mean)]
+    share, most = float(np.mean(right)), float(np.bincount(y.astype(int)).max() / data.n)
+    beside = f"; the most frequent class has {100 * most:.1f} %"
+    return [
+        Entry("cross-validated accuracy", f"{100 * share:.1f} % {how}{beside}", share),
+        Entry("cross-validated log loss", f"{-mean:.4g} {how}", -mean),
+    ]
