@@ -203,7 +203,7 @@ BAD = {
     "method": (["compare", "DATA", "-t", "level", "--methods", "magic", "-o", "OUT.csv"], "no method 'magic'"),
     "folds": (["compare", "DATA", "-t", "level", "--folds", "99", "-o", "OUT.csv"], "not 99"),
     "task": (["compare", "DATA", "-t", "level", "--task", "both", "-o", "OUT.csv"], "regression or classification"),
-    "classes": (["compare", "DATA", "-t", "level", "--task", "classification"], "does not have exactly two values"),
+    "classes": (["compare", "DATA", "-t", "level", "--task", "classification"], "does not hold classes"),
     "to nowhere": (["fit", "DATA", "-t", "level", "-o", "-"], "give the name of a file"),
     "page": (["report", "MODEL", "-o", "OUT.pdf"], "end in .html"),
 }
@@ -260,6 +260,27 @@ def test_text_and_booleans_are_categories_and_say_so(folder):
     words = ("compare", folder / "kinds.csv", "-t", "y", "--methods", "least_squares", "--max-levels", 2)
     assert "--drop kind" in call(*words, code=2).stderr
     call(*words, "--drop", "kind")
+
+
+def test_classes_are_fitted_predicted_and_reported(folder):
+    rng = np.random.default_rng(0)
+    t = rng.uniform(0, 10, 30)
+    kind = np.digitize(t, [3, 7])
+    (folder / "classes.csv").write_text("t,kind\n" + "".join(f"{a},{'abc'[k]}\n" for a, k in zip(t, kind, strict=True)))
+    words = ("fit", folder / "classes.csv", "-t", "kind", "-o", folder / "classes.kx", "--max-steps", 5)
+    done = call(*words)
+    assert "note: target 'kind': 3 classes ('a', 'b', 'c')" in done.stderr
+    assert "cross-validated accuracy" in done.stdout
+    call("predict", folder / "classes.kx", folder / "classes.csv", "-o", folder / "classes_out.csv", "--prefix", "new_")
+    got = read(folder / "classes_out.csv")
+    assert list(got) == ["t", "kind", "new_class", "new_p_a", "new_p_b", "new_p_c"]
+    assert np.mean(np.array(got["new_class"]) == np.array(got["kind"])) > 0.9
+    call("report", folder / "classes.kx", "-o", folder / "classes.html")
+    page = Page((folder / "classes.html").read_text())
+    assert len(page.sources) == 2
+    assert any(text.startswith("Probability of each class") for text in page.text)
+    done = call("fit", folder / "classes.csv", "-t", "kind", "--likelihood", "poisson", "-o", folder / "x.kx", code=2)
+    assert "the target is to be a number here" in done.stderr
 
 
 def test_columns_are_copied_to_the_letter_and_times_keep_their_zone(folder):
@@ -349,6 +370,15 @@ def test_compare_prints_a_table_a_file_or_json(data, folder):
     assert table["method"] == ["least_squares", "mean"]
     assert float(table["rmse"][0]) == best["rmse"]
     assert printed.index("least_squares") < printed.index("mean ")
+
+
+def test_a_comparison_shows_its_table_as_it_grows(data, monkeypatch):
+    monkeypatch.setattr("kernax.cli._compare.shows_progress", lambda quiet: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    words = ("compare", data, "-t", "level", "--methods", "mean,least_squares", "--folds", "4")
+    shown = call(*words).stderr
+    assert shown.index("rmse") < shown.index("least_squares (2 of 2)")
+    assert "4/4" in shown
 
 
 class Page(html.parser.HTMLParser):

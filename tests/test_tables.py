@@ -294,7 +294,6 @@ BAD = {
     "missing": ("a,y\n1,2\nNA,3\n4,\n,5\n", r"column 'a' in lines 3, 5; column 'y' in line 4\. .*--missing drop"),
     "many missing": ("a,y\n" + ",1\n" * 9, r"lines 2, 3, 4, 5, 6, … \(9 in all\)"),
     "text": ("a,y\n1,2\n2,3\nabc,4\n", r"column 'a' has 'abc' in line 4, but numbers elsewhere"),
-    "target": ("a,y\n1,red\n2,blue\n", r"column 'y' has 'red'.*a target is to be a number"),
     "decimal comma": ('a,y\n"1,5",2\n"2,5",3\n', r"'1,5' in lines 2, 3, which may be a decimal comma"),
     "thousands": ('a,y\n"1,500",2\n"2,500.5",3\n', "thousands separator"),
     "semicolons": ("a;y\n1,5;2\n", "separated by semicolons"),
@@ -732,6 +731,32 @@ def test_two_values_are_classes():
     assert rows["adaboost"]["error_rate"] < 0.3 < rows["majority"]["error_rate"] + 0.2
     assert rows["majority"]["error_rate"] == pytest.approx(np.mean(x > 0.1) if np.mean(x > 0.1) < 0.5 else np.mean(x <= 0.1))
     assert any("yes (+1)" in note for note in answer.notes)
+
+
+def test_several_classes_are_compared_and_progress_is_told():
+    rng = np.random.default_rng(5)
+    x = rng.uniform(0, 9, N)
+    of = {"x": x, "kind": np.array(["low", "mid", "high"], object)[np.digitize(x, [3, 6])]}
+    told, ended = [], []
+    answer = tables.compare_table(
+        of,
+        "kind",
+        folds=3,
+        kernel="fixed(9 * rbf(lengthscale=2))",
+        tell=lambda *step: told.append(step),
+        finished=ended.append,
+    )
+    rows = {row["method"]: row for row in answer.rows}
+    assert [row["method"] for row in ended] == ["majority", "gpc"]
+    assert told[:4] == [("majority (1 of 2)", done, 3) for done in range(4)]
+    assert told[4] == ("gpc (2 of 2)", 0, 3)
+    assert answer.notes == ("classes: 'high', 'low', 'mid'",)
+    assert rows["gpc"]["error_rate"] < 0.25 < rows["majority"]["error_rate"]
+    assert rows["gpc"]["log_loss"] < rows["majority"]["log_loss"]
+    numbered = {"x": x, "kind": np.digitize(x, [3, 6])}
+    again = tables.compare_table(numbered, "kind", task="classification", folds=3, methods="majority")
+    assert again.rows[0]["error_rate"] == rows["majority"]["error_rate"]
+    assert tables.compare_table(numbered, "kind", folds=3, methods="mean").task == "regression"
 
 
 def test_tables_are_written_whole_or_not_at_all(tmp_path):

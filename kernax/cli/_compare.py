@@ -2,12 +2,22 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from kernax.cli import _options as options
-from kernax.cli._console import NUMERICAL, check_output, note, notes, print_json, print_table, set_precision, shows_progress
+from kernax.cli._console import (
+    NUMERICAL,
+    as_table,
+    check_output,
+    note,
+    notes,
+    print_json,
+    print_table,
+    set_precision,
+    shows_progress,
+)
 from kernax.tables import compare_table, write_table
 
 
@@ -49,13 +59,14 @@ def compare(
 ) -> None:
     """Cross-validate kernax's learners on a table, with the same folds for all.
 
-    All kernel methods have the kernel of a maximum likelihood fit; krr_… differ in how the ridge is chosen.
+    Targets of text, or of two values, are classified. All kernel methods have the kernel of a maximum likelihood fit; krr_…
+    differ in how the ridge is chosen.
     """
     check_output(output, [data], (".csv", ".parquet", ".pq"))
     if task not in (None, "regression", "classification"):
         raise typer.BadParameter(f"--task is regression or classification, got {task!r}.")
     dtype = set_precision(float32)
-    with _bar(shows_progress(json)) as tell:
+    with _growing_table(shows_progress(json)) as (tell, finished):
         answer = compare_table(
             data,
             target,
@@ -75,6 +86,7 @@ def compare(
             seed=seed,
             dtype=dtype,
             tell=tell,
+            finished=finished,
         )
     if output is not None:
         write_table(output, {name: [row[name] for row in answer.rows] for name in answer.rows[0]})
@@ -91,17 +103,27 @@ def compare(
 
 
 @contextlib.contextmanager
-def _bar(wanted: bool) -> Iterator[Callable[[str, int, int], None]]:
+def _growing_table(wanted: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[dict[str, Any]], None]]]:
+    """What `compare_table` is to call: a table on standard error that grows, with a bar for the method that runs."""
     if not wanted:
-        yield lambda method, done, of: None
+        yield (lambda method, done, of: None), (lambda row: None)
         return
-    from tqdm import tqdm
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with tqdm(desc="compare", unit="fold") as bar:
+    rows: list[dict[str, Any]] = []
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    task = bar.add_task("begin", total=None)
+
+    def shown() -> Any:
+        return Group(as_table("", rows), bar) if rows else bar
+
+    with Live(console=Console(stderr=True), get_renderable=shown, transient=True):
 
         def tell(method: str, done: int, of: int) -> None:
-            bar.total = of
-            bar.set_postfix_str(method, refresh=False)
-            bar.update(done - bar.n)
+            if done == 0:
+                bar.reset(task, total=of, description=method)
+            bar.update(task, completed=done)
 
-        yield tell
+        yield tell, rows.append

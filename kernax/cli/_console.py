@@ -105,17 +105,21 @@ def plain(value: Any) -> Any:
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows as a table: with rich's lines on a terminal, plain in a pipe. Text from data is shown as it is, not as markup."""
-    if not rows:
-        return
+    """Rows as a table on standard output."""
+    if rows:
+        console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160)
+        console.print(as_table(title, rows))
+
+
+def as_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Rows for rich to print. Text from data is shown as it is, not as markup."""
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in rows[0]:
         numeric = any(isinstance(row[name], int | float) for row in rows)
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+    return table
 
 
 def _cell(value: Any) -> str:

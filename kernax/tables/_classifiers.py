@@ -1,4 +1,4 @@
-"""The classifiers that are compared, for targets of two values."""
+"""The classifiers that are compared."""
 
 # Parameters are declared as the arrays they become; type checkers do not see that numbers are converted.
 # pyright: reportArgumentType=false
@@ -12,18 +12,25 @@ import numpy as np
 from kernax import learners
 from kernax.model import condition
 from kernax.tables._columns import missing_rows
+from kernax.tables._dates import looks_like_date
 from kernax.tables._likelihoods import latent_start
 from kernax.tables._read import Table
 from kernax.tables._regressors import Answer, Fold
 from kernax.tables._start import fit_or_stop
 
 
-def two_classes(table: Table, target: str) -> tuple[str, str] | None:
-    """The two values of a column that has no more, in order; None of any other column."""
+def classes_of(table: Table, target: str, *, asked: bool) -> list[str] | None:
+    """The values of a column of classes, in order: of two values, or of text; if `asked` for, also of whole numbers.
+
+    `None` for any other column.
+    """
     lacking = missing_rows(table, [target]).get(target, np.array([], int))
     values = np.delete(table.column(target), lacking).tolist()
     found = sorted({class_text(value) for value in values}, key=_order)
-    return (found[0], found[1]) if len(found) == 2 else None
+    numbers = [_order(text) for text in found]
+    is_text = any(kind for kind, _ in numbers) and not any(looks_like_date(text) for text in found)
+    is_whole = all(not kind and value == int(value) for kind, value in numbers)
+    return found if len(found) == 2 or (len(found) > 2 and (is_text or (asked and is_whole))) else None
 
 
 def class_text(value: Any) -> str:
@@ -76,6 +83,20 @@ def _adaboost(fold: Fold) -> Answer:
     return Answer(votes, 1.0 / (1.0 + jnp.exp(-2.0 * votes)))
 
 
+def _shares(fold: Fold) -> Answer:
+    """The share of each class in the training rows."""
+    counts = np.bincount(np.asarray(fold.data.y)[np.asarray(fold.data.mask)].astype(int), minlength=fold.classes)
+    return Answer(np.repeat(counts[None] / counts.sum(), fold.data.n, axis=0))
+
+
+def _softmax_gpc(fold: Fold) -> Answer:
+    start, free = latent_start(fold.built, learners.Softmax(fold.classes), fold.data)
+    c: Any = condition(fit_or_stop(start, fold.data, trainable=free), fold.data)
+    return Answer(c.probability(fold.rows))
+
+
+CLASSIFIERS_OF_SEVERAL: dict[str, Callable[[Fold], Answer]] = {"majority": _shares, "gpc": _softmax_gpc}
+"""For more than two classes. Their answers are the probability of each class."""
 CLASSIFIERS: dict[str, Callable[[Fold], Answer]] = {
     "majority": _majority,
     "gpc": _gpc,

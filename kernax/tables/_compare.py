@@ -10,10 +10,10 @@ import numpy as np
 
 from kernax.data import Data
 from kernax.solvers import AbstractSolver, FailedError
-from kernax.tables._classifiers import CLASSIFIERS, class_text, two_classes
+from kernax.tables._classifiers import CLASSIFIERS, CLASSIFIERS_OF_SEVERAL, class_text, classes_of
 from kernax.tables._columns import MAX_LEVELS, Column, rows_of, without_missing
 from kernax.tables._design import as_names, feature_names, make_design, with_categories
-from kernax.tables._errors import TableError, nearest
+from kernax.tables._errors import TableError, listed, nearest
 from kernax.tables._expressions import build_kernel
 from kernax.tables._likelihoods import folds_of
 from kernax.tables._read import Table, as_table
@@ -61,40 +61,48 @@ def compare_table(
     seed: int = 0,
     dtype: Any = None,
     tell: Callable[[str, int, int], None] = lambda method, done, of: None,
+    finished: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Comparison:
     """Cross-validate kernax's learners on a table: a path, a frame or a dict of columns.
 
     Every learner sees the same shuffled folds, standardised by the training rows of each. All kernel methods have the kernel
     of a maximum likelihood fit to the training rows. Categories are read as in `fit_table`; for methods without a kernel
-    they become columns of 0 and 1. A target of two values is classified, unless `task` says otherwise.
+    they become columns of 0 and 1. A target of two values or of text is classified, unless `task` says otherwise.
     `noise`, a known variance, adds the discrepancy principle. `solver`, as in `fit_table`, is for the Gaussian processes and
-    kernel ridge regression; without one, at most 5,000 rows are compared. `tell(method, done, of)` is called as folds end. A
+    kernel ridge regression; without one, at most 5,000 rows are compared. `tell(method, done, of)` is called when a method
+    begins and as its folds end, with the number of folds of that method; `finished(row)` when a method has its scores. A
     learner that fails shows why in its row.
     """
     check_noise(noise)
     read = with_categories(as_table(table), categories)
     names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
     read, _ = without_missing(read, [*names, target], missing)
-    classes = two_classes(read, target)
-    task = task or ("classification" if classes else "regression")
+    classes = None if task == "regression" else classes_of(read, target, asked=task is not None)
     if task == "classification" and not classes:
-        raise TableError(f"{read.source}: {target!r} does not have exactly two values, as classes would.")
-    if task == "classification":
-        assert classes is not None
+        raise TableError(f"{read.source}: {target!r} does not hold classes: two or more texts, booleans or whole numbers.")
+    if classes and len(classes) > max_levels:
+        raise TableError(
+            f"{read.source}: {target!r} has {len(classes)} classes, more than the limit of {max_levels}: join some of them, "
+            f"or raise the limit (--max-levels {len(classes)}, or max_levels={len(classes)} in Python)."
+        )
+    task = "classification" if classes else "regression"
+    if classes:
         read = _with_labels(read, target, classes)
     most_rows = _MOST_ROWS if solver is None else None
     options: dict[str, Any] = {"missing": missing, "date_unit": date_unit, "max_levels": max_levels}
     design = make_design(read, target, names, sample=sample, seed=seed, most_rows=most_rows, **options)
-    known = REGRESSORS if task == "regression" else CLASSIFIERS
+    several = classes is not None and len(classes) > 2
+    known = REGRESSORS if not classes else CLASSIFIERS_OF_SEVERAL if several else CLASSIFIERS
     chosen = _chosen(as_names(methods), known, noise)
-    y = design.target.restored(design.y) if task == "regression" else np.where(design.y > 0, 1.0, -1.0)
-    labels = folds_of(len(y), folds, seed, y if task == "classification" else None)
+    y = design.target.restored(design.y)
+    y = np.round(y) if classes else y
+    labels = folds_of(len(y), folds, seed, y if classes else None)
     dtype = jnp.result_type(float) if dtype is None else dtype
     parts = []
     for fold in range(folds):
         training = labels != fold
         x, scale = _standardised(design.x, training, design.columns)
-        level, spread = (float(y[training].mean()), float(y[training].std()) or 1.0) if task == "regression" else (0.0, 1.0)
+        level, spread = (0.0, 1.0) if classes else (float(y[training].mean()), float(y[training].std()) or 1.0)
         scaled = ((y - level) / spread).astype(dtype)
         x, rows = _with_indicators(x, design.columns).astype(dtype), rows_of(design.columns, x, dtype)
         data = Data(rows, scaled, training)
@@ -102,30 +110,31 @@ def compare_table(
         own = [_rescaled(c, s) for c, s in zip(design.columns, scale, strict=True)]
         built = build_kernel(kernel, own, target_scale=spread)
         known_noise = None if noise is None else noise / spread**2
-        parts.append(Fold(data, rows, plain, x, scaled, built, level, spread, known_noise, seed, {}))
+        number = len(classes or ())
+        parts.append(Fold(data, rows, plain, x, scaled, built, level, spread, known_noise, seed, {}, number))
     notes = design.notes
     if solver is not None and task == "regression":
         solver, reason = solver_for(solver, start_of(parts[0].built, None, parts[0].data)[0], parts[0].data, "likelihood")
         notes = notes if reason is None else (*notes, reason)
         parts = [part._replace(solver=solver) for part in parts]
-    total = len(chosen) * folds
     rows = []
-    for place, name in enumerate(chosen):
-
-        def step(done: int, place: int = place, name: str = name) -> None:
-            tell(name, place * folds + done, total)
-
-        rows.append(_scored(name, known[name], parts, labels, y, step, task))
+    for place, name in enumerate(chosen, 1):
+        label = f"{name} ({place} of {len(chosen)})"
+        tell(label, 0, folds)
+        rows.append(_scored(name, known[name], parts, labels, y, lambda done, label=label: tell(label, done, folds), task))
+        finished(rows[-1])
     first = _SCORES[task][0]
     rows.sort(key=lambda row: (row[first] is None, row[first] or 0.0))
-    if classes and task == "classification":
-        notes = (*notes, f"classes: {classes[0]} (−1) and {classes[1]} (+1)")
+    if classes:
+        told = listed(classes, 8) if several else f"{classes[0]} (−1) and {classes[1]} (+1)"
+        notes = (*notes, f"classes: {told}")
     return Comparison(task, rows, folds, len(y), notes)
 
 
-def _with_labels(table: Table, target: str, classes: tuple[str, str]) -> Table:
-    values = np.array([class_text(value) for value in table.column(target).tolist()])
-    return table._replace(columns={**table.columns, target: np.where(values == classes[1], 1.0, -1.0)})
+def _with_labels(table: Table, target: str, classes: list[str]) -> Table:
+    """The table with -1 and +1 for two classes, and 0, 1, 2, … for several."""
+    codes = np.array([classes.index(class_text(value)) for value in table.column(target).tolist()], dtype=np.float64)
+    return table._replace(columns={**table.columns, target: codes if len(classes) > 2 else 2.0 * codes - 1.0})
 
 
 def _chosen(methods: list[str] | None, known: dict[str, Any], noise: float | None) -> list[str]:
@@ -167,7 +176,8 @@ def _scored(
 ) -> dict[str, Any]:
     """A method's row: its scores over all held-out rows, the seconds that it took, and how it ended."""
     begun = time.perf_counter()
-    mean, sd = np.full(len(y), np.nan), np.full(len(y), np.nan)
+    several = folds[0].classes > 2
+    mean, sd = np.full((len(y), folds[0].classes) if several else len(y), np.nan), np.full(len(y), np.nan)
     reason = ""
     for number, fold in enumerate(folds):
         held_out = labels == number
@@ -187,7 +197,8 @@ def _scored(
         reason = f"{int(np.sum(~np.isfinite(mean)))} predictions are not finite"
     scores = dict.fromkeys(_SCORES[task])
     if not reason:
-        scores |= (_regression if task == "regression" else _classification)(y, mean, sd)
+        judge = _regression if task == "regression" else _several_classes if several else _classification
+        scores |= judge(y, mean, sd)
     return {"method": name, **scores, "seconds": round(seconds, 3), "status": reason or "ok"}
 
 
@@ -198,6 +209,11 @@ def _regression(y: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> dict[str, fl
         scores["nlpd"] = float(np.mean(0.5 * (error / sd) ** 2 + np.log(sd) + 0.5 * np.log(2 * np.pi)))
         scores["coverage"] = float(np.mean(np.abs(error) <= 1.959963984540054 * sd))
     return scores
+
+
+def _several_classes(y: np.ndarray, shares: np.ndarray, _: np.ndarray) -> dict[str, float]:
+    own = np.clip(shares[np.arange(len(y)), y.astype(int)], 1e-15, 1.0)
+    return {"error_rate": float(np.mean(shares.argmax(axis=1) != y)), "log_loss": float(-np.mean(np.log(own)))}
 
 
 def _classification(y: np.ndarray, score: np.ndarray, probability: np.ndarray) -> dict[str, float]:

@@ -38,6 +38,8 @@ class Fold(NamedTuple):
     seed: int
     kept: dict[str, Any]
     """What one method has fitted and others may use."""
+    classes: int = 0
+    """Of a target that is classified."""
     solver: AbstractSolver | None = None
     """How Gaussian processes and kernel ridge regression are solved; `None` for the default."""
 

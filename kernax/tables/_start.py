@@ -53,9 +53,11 @@ def objective_of(select: str) -> Any:
     return OBJECTIVES[select]
 
 
-def fit_or_stop(model: Any, data: Data, **options: Any) -> Any:
-    """The fitted model; Ctrl-C, after which `fit` returns the best so far, stops the whole."""
-    found = fit(model, data, **options)
+def fit_or_stop(model: Any, data: Data, *, trainable: Any, **options: Any) -> Any:
+    """The fitted model, or the model if all of it is held. Ctrl-C, after which `fit` returns the best, stops the whole."""
+    if not any(jax.tree.leaves(trainable)):
+        return model
+    found = fit(model, data, trainable=trainable, **options)
     if found.result == Result.interrupted:
         raise KeyboardInterrupt
     return found.model
