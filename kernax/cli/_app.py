@@ -16,7 +16,6 @@ app = typer.Typer(
     name="kernax",
     help="Gaussian processes and kernel ridge regression for tables.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -32,8 +32,8 @@ def compare(
         str | None, typer.Option("--methods", help="Only these, as gp,lasso,svr. (default: all)", show_default=False)
     ] = None,
     task: Annotated[
-        str | None,
-        typer.Option("--task", help="regression or classification. (default: by the target)", show_default=False),
+        Literal["regression", "classification"] | None,
+        typer.Option("--task", help="What the target is for. (default: by the target)", show_default=False),
     ] = None,
     noise: options.Noise = None,
     solver: Annotated[
@@ -63,8 +63,6 @@ def compare(
     differ in how the ridge is chosen.
     """
     check_output(output, [data], (".csv", ".parquet", ".pq"))
-    if task not in (None, "regression", "classification"):
-        raise typer.BadParameter(f"--task is regression or classification, got {task!r}.")
     dtype = set_precision(float32)
     with _growing_table(shows_progress(json)) as (tell, finished):
         answer = compare_table(
@@ -75,10 +73,10 @@ def compare(
             kernel=kernel,
             folds=folds,
             methods=methods,
-            task=task,  # pyright: ignore[reportArgumentType]
+            task=task,
             noise=noise,
             solver=solver,
-            missing=missing,  # pyright: ignore[reportArgumentType]
+            missing=missing,
             date_unit=date_unit,
             categories=categories or (),
             max_levels=max_levels,

@@ -63,7 +63,7 @@ def fit(
         likelihood=likelihood,
         solver=solver,
         restarts=restarts,
-        missing=missing,  # pyright: ignore[reportArgumentType]
+        missing=missing,
         date_unit=date_unit,
         categories=categories or (),
         max_levels=max_levels,

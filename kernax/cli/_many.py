@@ -60,7 +60,7 @@ def fit_many(
         select=select,
         noise=noise,
         restarts=restarts,
-        missing=missing,  # pyright: ignore[reportArgumentType]
+        missing=missing,
         date_unit=date_unit,
         categories=categories or (),
         max_levels=max_levels,

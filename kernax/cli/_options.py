@@ -1,17 +1,10 @@
 """The options that several commands share."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kernax.cli._cache import leave_cache
-
-
-def _error_or_drop(value: str) -> str:
-    if value not in ("error", "drop"):
-        raise typer.BadParameter(f"it is error or drop, not {value!r}.")
-    return value
-
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file; its first line names the columns.", show_default=False)]
 Target = Annotated[str, typer.Option("--target", "-t", help="The column to predict.", show_default=False)]
@@ -30,16 +23,18 @@ Kernel = Annotated[
         help="Such as 'rbf + periodic(period=1) * matern32': sums, products, powers and numbers, in the columns' units.",
     ),
 ]
-Select = Annotated[str, typer.Option("--select", help="What to minimise: likelihood, loo, gcv, kfold or loo_density.")]
+Select = Annotated[
+    Literal["likelihood", "loo", "gcv", "kfold", "loo_density"], typer.Option("--select", help="What to minimise.")
+]
 Noise = Annotated[
     float | None, typer.Option("--noise", help="The variance of the target's noise, if it is known.", show_default=False)
 ]
 Likelihood = Annotated[
-    str | None,
+    Literal["normal", "student-t", "poisson", "negative-binomial", "bernoulli", "softmax"] | None,
     typer.Option(
         "--likelihood",
-        help="Of the target: normal, student-t (outliers), poisson or negative-binomial (counts), bernoulli or softmax "
-        "(classes). (default: by the target)",
+        help="Of the target: student-t for outliers, poisson and negative-binomial for counts, bernoulli and softmax for "
+        "classes. (default: by the target)",
         show_default=False,
     ),
 ]
@@ -52,12 +47,10 @@ Solver = Annotated[
     ),
 ]
 Restarts = Annotated[int, typer.Option("--restarts", min=0, help="Random starts beside the first.")]
-Missing = Annotated[str, typer.Option("--missing", callback=_error_or_drop, help="Rows that lack a value: error or drop.")]
+Missing = Annotated[Literal["error", "drop"], typer.Option("--missing", help="What to do with rows that lack a value.")]
 DateUnit = Annotated[
-    str | None,
-    typer.Option(
-        "--date-unit", help="Count dates in years, days, hours or seconds. (default: by their span)", show_default=False
-    ),
+    Literal["years", "days", "hours", "seconds"] | None,
+    typer.Option("--date-unit", help="Count dates in these. (default: by their span)", show_default=False),
 ]
 Categories = Annotated[
     str | None,

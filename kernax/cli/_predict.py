@@ -41,8 +41,7 @@ def predict(
     taken = [name for name in new.values() if name in table.columns]
     if taken and not only:
         raise TableError(f"{data}: there is a column {taken[0]!r} already: give --prefix, or --only for the new ones alone.")
-    wanted: Any = missing
-    answers, kept, told = fitted.predict_rows(table, level, noisy=not function, missing=wanted, model_name=model)
+    answers, kept, told = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
     own = {} if only else table.taken(kept).copied()
     columns: dict[str, np.ndarray] = {**own, **{new[name]: values for name, values in answers.items()}}
     if output is not None and output != "-":
