@@ -358,6 +358,25 @@ def test_many_fits_and_their_predictions(folder):
     assert f"{float(read(folder / 'f.csv')['loo_rmse'][0]):.4g}" in page.text
 
 
+def test_many_fits_resume_from_a_folder_and_run_on_a_cluster(folder, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    of = groups_table()
+    path = folder / "resumed.csv"
+    path.write_text("shop,t,sales\n" + "".join(f"{s},{t},{y}\n" for s, t, y in zip(*of.values(), strict=True)))
+    words = ("fit-many", path, "--by", "shop", "-t", "sales", "-k", "rbf", "--max-steps", 3)
+    cluster = distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp"
+    )
+    with cluster:
+        address = cluster.scheduler_address.replace("tcp", "dask", 1)
+        call(*words, "-o", folder / "one.kx", "--checkpoint", folder / "kept", "--executor", address)
+    monkeypatch.setattr("kernax.fitting._engine.run_block", None)  # nothing is computed again
+    call(*words, "-o", folder / "two.kx", "--checkpoint", folder / "kept")
+    ours, theirs = (kx.load(folder / f"{name}.kx").fits.value for name in ("one", "two"))
+    np.testing.assert_array_equal(ours, theirs)
+    assert "write processes:4" in call(*words, "--executor", "cloud", "-o", folder / "x.kx", code=2).stderr
+
+
 def test_compare_prints_a_table_a_file_or_json(data, folder):
     words = ("compare", data, "-t", "level", "--methods", "mean,least_squares", "--folds", "4")
     printed = call(*words, "-o", folder / "compared.csv").stdout

@@ -18,6 +18,7 @@ from kernax.cli._console import (
     set_precision,
     shows_progress,
 )
+from kernax.cli._executors import executor_of
 from kernax.cli._fit import column_rows
 from kernax.io import save
 from kernax.tables import fit_table_many, write_table
@@ -42,6 +43,22 @@ def fit_many(
     float32: options.Float32 = False,
     json: options.Json = False,
     no_cache: options.NoCache = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            help="A folder that keeps fits as they end: the same command resumes an interrupted one.",
+            show_default=False,
+        ),
+    ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor",
+            help="Where to compute: processes:4, or dask://scheduler:8786. (default: threads of this process)",
+            show_default=False,
+        ),
+    ] = None,
     table: Annotated[
         str | None, typer.Option("--table", help="A .csv or .parquet file with one row for each fit.", show_default=False)
     ] = None,
@@ -50,25 +67,28 @@ def fit_many(
     """Fit a model to each group of a table and save them all."""
     check_output(output, [data])
     check_output(table, [data, output], (".csv", ".parquet", ".pq"))
-    fitted = fit_table_many(
-        data,
-        target,
-        by,
-        columns=columns,
-        ignore=ignore or (),
-        kernel=kernel,
-        select=select,
-        noise=noise,
-        restarts=restarts,
-        missing=missing,
-        date_unit=date_unit,
-        categories=categories or (),
-        max_levels=max_levels,
-        seed=seed,
-        dtype=set_precision(float32),
-        max_steps=max_steps,
-        progress=shows_progress(json),
-    )
+    with executor_of(executor) as computes:
+        fitted = fit_table_many(
+            data,
+            target,
+            by,
+            columns=columns,
+            ignore=ignore or (),
+            kernel=kernel,
+            select=select,
+            noise=noise,
+            restarts=restarts,
+            missing=missing,
+            date_unit=date_unit,
+            categories=categories or (),
+            max_levels=max_levels,
+            seed=seed,
+            dtype=set_precision(float32),
+            max_steps=max_steps,
+            progress=shows_progress(json),
+            checkpoint=checkpoint,
+            executor=computes,
+        )
     save(output, fitted)
     if table is not None:
         write_table(table, fitted.table() | {"loo_rmse": fitted.loo_rmse()})

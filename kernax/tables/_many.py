@@ -1,6 +1,8 @@
 """Many models of one table: one for each value of a column."""
 
+import os
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Executor
 from typing import Any, Literal
 
 import equinox as eqx
@@ -196,8 +198,11 @@ def fit_table_many(
     dtype: Any = None,
     max_steps: int = 500,
     progress: bool = False,
+    checkpoint: str | os.PathLike | None = None,
+    executor: Executor | None = None,
 ) -> ManyTableFits:
-    """One fit for each value of the column `by`, with `kx.fit_many`; the options are those of `fit_table`.
+    """One fit for each value of the column `by`, with `kx.fit_many`; the options are those of `fit_table`, and `checkpoint`
+    and `executor` those of `fit_many`.
 
     Columns are standardised once, for the whole table; each fit starts from values that suit its own rows, and those that
     were written in the kernel stand for all. A group that cannot be fitted has a status of its own.
@@ -244,6 +249,8 @@ def fit_table_many(
         key=jax.random.key(seed),
         max_steps=max_steps,
         progress=progress,
+        checkpoint=checkpoint,
+        executor=executor,
     )
     notes, is_held = design.notes, noise is not None or any(built.held)
     if select in BLIND_TO_SCALE:
