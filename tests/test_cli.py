@@ -254,9 +254,6 @@ def test_text_and_booleans_are_categories_and_say_so(folder):
     call("report", folder / "kinds.kx", "-o", folder / "kinds.html")
     page = Page((folder / "kinds.html").read_text())
     assert "y along kind" in page.text
-    assert any(
-        text.startswith("Mean and 95 % intervals with the other columns at their medians, wet ") for text in page.text
-    )
     words = ("compare", folder / "kinds.csv", "-t", "y", "--methods", "least_squares", "--max-levels", 2)
     assert "--drop kind" in call(*words, code=2).stderr
     call(*words, "--drop", "kind")
@@ -277,8 +274,9 @@ def test_classes_are_fitted_predicted_and_reported(folder):
     assert np.mean(np.array(got["new_class"]) == np.array(got["kind"])) > 0.9
     call("report", folder / "classes.kx", "-o", folder / "classes.html")
     page = Page((folder / "classes.html").read_text())
-    assert len(page.sources) == 2
-    assert any(text.startswith("Probability of each class") for text in page.text)
+    assert "Optimisation" in page.text
+    assert "kind along t" in page.text
+    assert "Probability of each class." in page.text
     done = call("fit", folder / "classes.csv", "-t", "kind", "--likelihood", "poisson", "-o", folder / "x.kx", code=2)
     assert "the target is to be a number here" in done.stderr
 

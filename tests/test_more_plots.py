@@ -364,6 +364,8 @@ def test_the_landscape_is_the_objective_with_the_ends_of_the_starts(fit):
         inside = [k for k, path in enumerate(filled.get_paths()) if path.contains_point(point)]
         near = np.searchsorted(filled.levels, above[i, j]) - 1
         assert near in {k + step for k in inside for step in (-1, 0, 1)}
+    by_path = plot.landscape(fit, "kernel.kernel.lengthscale", "noise", num=15)
+    assert by_path.get_xlabel() == ax.get_xlabel() == "rbf.lengthscale"
     with pytest.raises(ValueError, match="no parameter is called 'nois'"):
         plot.landscape(fit, "nois")
 

@@ -10,6 +10,7 @@ import numpy as np
 from kernax._programs import compiled
 from kernax.bijectors import Real
 from kernax.fitting import Fit
+from kernax.kernels import parameter_names
 from kernax.model import condition
 from kernax.parameters import log_prior, parameter_name, parameters, setting
 from kernax.plot._canvas import VERMILION, Axes, canvas, check_finished, check_single
@@ -39,8 +40,9 @@ def landscape(
     **Arguments:**
 
     - `fit`: a `Fit` from [`kernax.fit`][], with `restarts=` to see where they ended.
-    - `first`, `second`: the names of the parameters, such as `"kernel.lengthscale"` or `"kernel.lengthscale[2]"`; the end of
-      a name is enough if no other name ends so. The first two parameters if not given.
+    - `first`, `second`: the names of the parameters, such as `"rbf.lengthscale"` or `"rbf.lengthscale[2]"` (see
+      [`kernax.kernels.parameter_names`][]), or their paths, such as `"kernel.kernel.lengthscale"`; the end of a name is
+      enough if no other name ends so. The first two parameters if not given.
     - `objective`: what was minimised; negative log priors are added to it, as in `kx.fit`.
     - `num`: places along each axis.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
@@ -61,8 +63,9 @@ def landscape(
     names = list(entries)
     if len(names) < 2:
         raise ValueError("a landscape needs two parameters, and the model has one.")
-    chosen = [_named(first, names, names[0])]
-    chosen.append(_named(second, names, next(name for name in names if name != chosen[0])))
+    aliases = dict(zip(_entries(fit.model, by_path=True), names, strict=True))
+    chosen = [_named(first, names, aliases, names[0])]
+    chosen.append(_named(second, names, aliases, next(name for name in names if name != chosen[0])))
     if chosen[0] == chosen[1]:
         raise ValueError(f"a landscape needs two different parameters, got {chosen[0]} twice.")
     spots = [entries[name] for name in chosen]
@@ -102,21 +105,24 @@ Spot = tuple[int, tuple[int, ...]]
 """A parameter's place among those of the model, and an entry of it."""
 
 
-def _entries(model: Any) -> dict[str, Spot]:
-    found = {}
+def _entries(model: Any, *, by_path: bool = False) -> dict[str, Spot]:
+    found, called = {}, parameter_names(model)
     for place, (path, leaf) in enumerate(parameters(model)):
+        name = parameter_name(path) if by_path else called[path]
         for index in np.ndindex(np.shape(leaf)):
             label = f"[{', '.join(map(str, index))}]" if index else ""
-            found[parameter_name(path) + label] = (place, index)
+            found[name + label] = (place, index)
     return found
 
 
-def _named(name: str | None, names: list[str], default: str) -> str:
+def _named(name: str | None, names: list[str], aliases: dict[str, str], default: str) -> str:
+    """The parameter that is meant: by its name or its path in `aliases`, or by the end of one of them."""
     if name is None:
         return default
-    if name in names:
-        return name
+    if name in names or name in aliases:
+        return aliases.get(name, name)
     matches = [known for known in names if known.endswith(name)]
+    matches = matches or [known for path, known in aliases.items() if path.endswith(name)]
     if len(matches) != 1:
         which = "no parameter is called" if not matches else f"{len(matches)} parameters are called"
         raise ValueError(f"{which} {name!r}: the model has {', '.join(names[:20])}{', …' if len(names) > 20 else ''}.")

@@ -9,9 +9,9 @@ import numpy as np
 
 from kernax._programs import compiled
 from kernax.fitting import Fit
-from kernax.kernels import AbstractStationary, FeatureMap, Select, Warp
+from kernax.kernels import AbstractStationary, FeatureMap, Select, Warp, parameter_names
 from kernax.model import Conditioned, condition
-from kernax.parameters import log_prior, owner_and_field, parameter_name, parameters, ravel
+from kernax.parameters import log_prior, owner_and_field, parameters, ravel
 from kernax.plot._canvas import COLOURS, GREY, Axes, by_output, canvas, check_drawable, check_level, ink, output_name
 from kernax.plot._replaced import all_but, replaced
 from kernax.plot._units import Inputs, plain
@@ -145,7 +145,7 @@ def _of_lengthscales(of: Any, level: float | None, columns: Any) -> tuple[list[s
             "kx.plot.partial_dependence."
         )
     deviations = np.std(inputs.values, axis=0)
-    known = parameters(c.model)
+    known, called = parameters(c.model), parameter_names(c.model)
     inverse = [1.0 / np.atleast_1d(np.asarray(known[place][1], np.float64)) for place in places]
     least = 0.1 / np.where(deviations > 0, deviations, 1.0)
     steps = [1e-3 * np.maximum(s, least[at]) for s, at in zip(inverse, seen, strict=True)]
@@ -159,7 +159,7 @@ def _of_lengthscales(of: Any, level: float | None, columns: Any) -> tuple[list[s
         values[at] = deviations[at] * s
         low[at] = deviations[at] * np.maximum(s - factor * error, 0.0)
         high[at] = deviations[at] * (s + factor * error)
-        bars.append(Bars(parameter_name(known[place][0]), values, low, high))
+        bars.append(Bars(called[known[place][0]], values, low, high))
     return [quantity.name for quantity in inputs.quantities], bars
 
 

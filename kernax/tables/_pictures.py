@@ -24,12 +24,12 @@ def pictures_of_latent(fitted: Any, c: Any) -> list[Picture]:
     The pictures.
     """
     drawn, names = Drawn(), [column.name for column in fitted.columns]
+    drawn.pictures += pictures_of_model(None, None, None, fit=fitted.fit)
     rest = ", with the other columns at their medians" if len(names) > 1 else ""
     what = "Probability of each class" if fitted.target.is_category else "Mean, with a 95 % interval of the mean"
     for i, name in enumerate(names[:_MOST_COLUMNS]):
         title = f"{fitted.target.name} along {name}"
         drawn.add(title, f"{what}{rest}.", lambda figure, i=i: _along(figure.add_subplot(), fitted, c, i))
-    drawn.pictures += pictures_of_model(None, None, None, fit=fitted.fit)
     return drawn.pictures
 
 

@@ -20,7 +20,7 @@ from kernax.posterior import predict
 from kernax.reports import Report
 from kernax.reports._describe import report_of_fit
 from kernax.reports._parameters import names_of
-from kernax.solvers import AbstractSolver, Result
+from kernax.solvers import AbstractSolver, Result, is_usable
 from kernax.tables._columns import MAX_LEVELS, Column, column_names, parts_of, rows_of, scales_of
 from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
 from kernax.tables._errors import TableError
@@ -126,7 +126,7 @@ class TableFit(eqx.Module):
             names = names._replace(target="")
         named = names._replace(lines=self.lines)
         report = report_of_fit(self.fit, conditioned, named, self.columns, self.target)
-        if self.likelihood == NORMAL or not bool(conditioned.ok):
+        if self.likelihood == NORMAL or not bool(is_usable(conditioned.result)):
             return report
         entries = (*report.entries, *held_out_entries(self.fit, self.target))
         return dataclasses.replace(report, entries=entries, draw=lambda: pictures_of_latent(self, conditioned))
