@@ -34,7 +34,7 @@ def pictures_of_latent(fitted: Any, c: Any) -> list[Picture]:
 
 
 def _along(ax: Any, fitted: Any, c: Any, i: int) -> None:
-    from kernax.plot._canvas import BLUE, legend_above
+    from kernax.plot._canvas import BLUE
     from kernax.plot._posterior import places_across
     from kernax.plot._units import Inputs, plain
 
@@ -60,4 +60,6 @@ def _along(ax: Any, fitted: Any, c: Any, i: int) -> None:
         ax.plot(at, answers["mean"], style, color=BLUE, linewidth=1.5, label="mean")
         ax.set_ylabel(plain(target.name))
     ax.set_xlabel(column.label)
-    legend_above(ax, 4)
+    if column.levels is not None:
+        ax.set_xlim(-0.5, len(places) - 0.5)
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize="small")
