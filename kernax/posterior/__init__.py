@@ -15,7 +15,7 @@ from kernax.posterior._predict import (
     variance,
 )
 from kernax.posterior._sample import sample
-from kernax.posterior._sensitivity import Sensitivity, sensitivity
+from kernax.posterior._sensitivity import SensitivityIndices, sensitivity
 from kernax.posterior._stream import Streamed, stream
 from kernax.posterior._tasks import predict_tasks
 
@@ -23,7 +23,7 @@ __all__ = [
     "Interval",
     "Prediction",
     "SamplePaths",
-    "Sensitivity",
+    "SensitivityIndices",
     "Streamed",
     "SumComponents",
     "components",

@@ -26,7 +26,7 @@ _MOST_DRAWN = 2048
 _FEWEST = 32
 
 
-class Sensitivity(eqx.Module):
+class SensitivityIndices(eqx.Module):
     """Sobol indices of each column. Print it for a table."""
 
     columns: tuple[str, ...] = eqx.field(static=True)
@@ -43,7 +43,7 @@ class Sensitivity(eqx.Module):
 
     def __repr__(self):
         if not is_concrete(self.first) or self.first.ndim > 2:
-            return f"Sensitivity({', '.join(self.columns)})"
+            return f"SensitivityIndices({', '.join(self.columns)})"
         lines = [("column", "first-order", "total")]
         for p in range(1 if self.first.ndim == 1 else self.first.shape[1]):
             suffix = "" if self.first.ndim == 1 else f" (output {p})"
@@ -71,7 +71,7 @@ def sensitivity(
     num_samples: int = 200,
     num_points: int = 4096,
     key: Key[Array, ""] | None = None,
-) -> Sensitivity:
+) -> SensitivityIndices:
     """Sobol indices: the share of the variance of the posterior mean that each column explains.
 
     The columns vary independently of each other, each with its own distribution. (If columns are correlated in the data, the
@@ -103,7 +103,7 @@ def sensitivity(
 
     **Returns:**
 
-    A `Sensitivity` with `first`, `total`, their intervals, `variance` and `method`. Where the mean does not vary, all
+    A `SensitivityIndices` with `first`, `total`, their intervals, `variance` and `method`. Where the mean does not vary, all
     indices are 0.
     """
     check_conditioned(c)
@@ -132,7 +132,7 @@ def sensitivity(
         shares = Shares(*(part[0] for part in _averages(values[None], d)))
     intervals = (None, None) if not num_samples else _intervals(c, shares, known, key, int(num_samples), level)
     first, total = _indices(shares)
-    return Sensitivity(names, first, intervals[0], total, intervals[1], shares.variance, method)
+    return SensitivityIndices(names, first, intervals[0], total, intervals[1], shares.variance, method)
 
 
 def _rows_that_count(c: Conditioned) -> np.ndarray:
