@@ -63,13 +63,32 @@ def rows_and_gaps(observed: Bool[Array, "n p"]) -> tuple[Bool[Array, " n"], Gaps
 
 
 def refuse_gaps(data: Any, caller: str) -> None:
-    """Raise `ValueError` if the outputs of a dataset do not share their rows."""
+    """Raise `ValueError` if the outputs of a dataset are not observed in the same rows.
+
+    **Arguments:**
+
+    - `data`: a `Data`.
+    - `caller`: the name of the function that needs outputs with the same rows, for the message.
+
+    **Returns:**
+
+    `None`.
+    """
     if data.gaps is not None:
         raise ValueError(needs_same_rows(caller))
 
 
 def needs_same_rows(what: str) -> str:
-    """The text of an error: outputs with gaps do not offer this."""
+    """The error message for a quantity that is not available for outputs observed in different rows.
+
+    **Arguments:**
+
+    - `what`: the name of the quantity or function, which begins the message.
+
+    **Returns:**
+
+    The message.
+    """
     return (
         f"{what} needs outputs that are observed in the same rows: take one output at a time, "
         "kx.Data(x, y[:, j], mask[:, j])."

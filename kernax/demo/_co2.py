@@ -29,7 +29,12 @@ class Series(NamedTuple):
 
 
 def load() -> Series:
-    """Weekly CO₂ at Mauna Loa, 1958–2001 (Keeling and Whorf, 2004; public domain), weeks without a value left out."""
+    """Load weekly CO₂ concentrations at Mauna Loa, 1958–2001 (Keeling and Whorf, 2004; public domain).
+
+    **Returns:**
+
+    A `Series`. Weeks without a measurement are left out.
+    """
     text = importlib.resources.files("kernax.demo").joinpath("co2.csv").read_text()
     rows = [line.split(",") for line in text.splitlines()[1:]]
     rows = [(date, ppm) for date, ppm in rows if ppm]

@@ -63,12 +63,20 @@ class _State(NamedTuple):
 
 @functools.cache
 def lbfgs(memory_size: int = 10, max_trials: int = 15) -> optax.GradientTransformationExtraArgs:
-    """Limited-memory BFGS with a strong-Wolfe line search; `update` wants `value=`, the objective at `params`.
+    """Limited-memory BFGS with a strong-Wolfe line search, as an optax optimiser.
 
-    What is remembered of the curvature is the last `memory_size` steps; with no more than twice as many parameters, the
-    inverse Hessian itself, which is no larger and remembers all of them (BFGS).
+    Each call of `update` evaluates nothing itself: it needs `value=`, the objective at `params`. The function is cached, so
+    the same arguments return the same object, and compiled programs are reused.
 
-    Cached, so that equal settings are the same object and compiled programs are found again.
+    **Arguments:**
+
+    - `memory_size`: how many of the last steps are kept to estimate the curvature. With at most twice as many parameters,
+      the full inverse Hessian is kept instead (BFGS).
+    - `max_trials`: the most evaluations in one line search.
+
+    **Returns:**
+
+    An `optax.GradientTransformationExtraArgs`.
     """
 
     # Partial functions, not nested ones: they can be sent to other processes.

@@ -27,16 +27,28 @@ class LogPosterior(NamedTuple):
 def log_posterior(
     model: AbstractModel, data: Data, *, trainable: Any = None, solver: AbstractSolver | None = None
 ) -> LogPosterior:
-    """`log p(y | θ) + log p(θ)` of the free parameters, for NUTS and its like.
+    """The log-density of the posterior over hyperparameters, `log p(y | θ) + log p(θ)`, for samplers such as NUTS.
 
     `density, start, rebuild = kx.fitting.log_posterior(model, data)` is all that BlackJAX or NumPyro needs.
 
-    The density is one of the vector that `kx.parameters.ravel` makes, in the unconstrained space, and has the Jacobian of
-    the change of variables in it. It can be differentiated, compiled and mapped; where the model cannot be conditioned it is
-    −∞. Held parameters (`trainable`, see `kx.freeze`) keep their values.
+    The density is a function of the vector that `kx.parameters.ravel` makes, in the unconstrained space, and includes the
+    Jacobian of the change of variables. It can be differentiated, compiled and mapped. It is −∞ where the model cannot be
+    conditioned.
 
-    Every free parameter should have a prior (`kx.with_prior`): one without counts as uniform in its value, which is improper
-    unless it is bounded (`kx.bijectors.Interval`), and you are warned.
+    Every free parameter should have a prior (`kx.with_prior`). A parameter without a prior counts as uniform in its value.
+    That is improper unless the parameter is bounded (`kx.bijectors.Interval`), and a warning says so.
+
+    **Arguments:**
+
+    - `model`: the model. Its parameters are the starting point.
+    - `data`: the dataset.
+    - `trainable`: a tree of booleans in the shape of the model, from `kx.freeze`; all parameters are free if `None`. The
+      others keep their values.
+    - `solver`: how to condition; `kx.Cholesky()` if `None`.
+
+    **Returns:**
+
+    A `LogPosterior(density, start, rebuild)`.
     """
     check_model_and_data(model, data, "log_posterior")
     model = as_dtype(model, data.dtype)

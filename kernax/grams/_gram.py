@@ -168,7 +168,17 @@ class MatrixGram(AbstractGram):
 
 
 def masked(matrix: Float[Array, "n n"], mask: Bool[Array, " n"]) -> Float[Array, "n n"]:
-    """A matrix with zeros in the rows and columns that do not count."""
+    """Set the rows and columns of a matrix that do not count to 0.
+
+    **Arguments:**
+
+    - `matrix`: a square matrix, `(n, n)`.
+    - `mask`: which rows and columns count, n booleans.
+
+    **Returns:**
+
+    A matrix of the same shape.
+    """
     return jnp.where(mask[:, None] & mask[None, :], matrix, 0.0)
 
 

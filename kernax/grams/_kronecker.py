@@ -54,7 +54,17 @@ class KroneckerGram(AbstractGram):
 
 
 def along_axes(matrices: Sequence[Float[Array, "_ _"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
-    """`(M_1 ⊗ M_2 ⊗ …) v`, one axis after the other: O(n Σ n_i)."""
+    """The product `(M_1 ⊗ M_2 ⊗ …) v`, computed one axis after the other. Costs O(n Σ n_i) for each column of v.
+
+    **Arguments:**
+
+    - `matrices`: M_1, M_2, …
+    - `v`: `(n, p)`, where n is the product of the numbers of columns of the matrices.
+
+    **Returns:**
+
+    An array of shape `(m, p)`, where m is the product of the numbers of rows.
+    """
     out = v.reshape(*(matrix.shape[1] for matrix in matrices), v.shape[1])
     for axis, matrix in enumerate(matrices):
         out = jnp.moveaxis(jnp.tensordot(matrix, out, axes=(1, axis), precision="highest"), 0, axis)
@@ -62,7 +72,16 @@ def along_axes(matrices: Sequence[Float[Array, "_ _"]], v: Float[Array, "n p"]) 
 
 
 def by_columns(parts: Sequence[Float[Array, "_ m"]]) -> Float[Array, "n m"]:
-    """The Kronecker product of the columns of matrices, column by column."""
+    """The Kronecker product of the columns of matrices, column by column (the Khatri-Rao product).
+
+    **Arguments:**
+
+    - `parts`: matrices of shape `(n_i, m)`.
+
+    **Returns:**
+
+    An array of shape `(n, m)`, where n is the product of the `n_i`.
+    """
     product = parts[0]
     for part in parts[1:]:
         product = (product[:, None, :] * part[None, :, :]).reshape(-1, part.shape[1])
@@ -70,7 +89,17 @@ def by_columns(parts: Sequence[Float[Array, "_ m"]]) -> Float[Array, "n m"]:
 
 
 def summed_by_columns(parts: Sequence[Float[Array, "_ m"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:
-    """`by_columns(parts)ᵀ v`, without making that product: O(n p) a column."""
+    """The product `by_columns(parts)ᵀ v` without storing `by_columns(parts)`. Costs O(n p) for each of its columns.
+
+    **Arguments:**
+
+    - `parts`: matrices of shape `(n_i, m)`.
+    - `v`: `(n, p)`, where n is the product of the `n_i`.
+
+    **Returns:**
+
+    An array of shape `(m, p)`.
+    """
     first, *others = parts
     out = matmul(first.T, v.reshape(first.shape[0], -1))
     for part in others:

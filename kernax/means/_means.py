@@ -94,7 +94,19 @@ def as_mean(value: Any) -> Any:
 
 
 def mean_values(mean: Any, x: Rows, like: Float[Array, "n *p"]) -> Float[Array, "n *p"]:
-    """The mean at every row, in the shape and dtype of the targets `like`."""
+    """The values of a mean function at every row.
+
+    **Arguments:**
+
+    - `mean`: a function or module of one row.
+    - `x`: rows.
+    - `like`: the targets, `(n,)` or `(n, p)`, whose shape and dtype the answer has.
+
+    **Returns:**
+
+    An array in the shape of `like`. One value for each row is repeated for all outputs. Raises `ValueError` if the mean
+    returns a shape that does not fit.
+    """
     values = map_rows(partial(at_rows, mean), x, math.prod(like.shape[1:])).astype(like.dtype)
     if values.ndim == 1 and like.ndim == 2:
         values = values[:, None]

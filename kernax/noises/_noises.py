@@ -12,24 +12,63 @@ from kernax.rows import Grid, Rows, map_rows, num_rows, take
 
 
 def as_noise(value: Any) -> Any:
-    """A number or an array as it is; anything else as a function of one row."""
+    """Make a noise from what a user may pass as one.
+
+    **Arguments:**
+
+    - `value`: a number, an array with one variance for each row, or a function or module of one row.
+
+    **Returns:**
+
+    An array for a number or an array, and a module for a function or a module.
+    """
     if isinstance(value, Parametrised) or (callable(value) and not hasattr(value, "dtype")):
         return as_function(value)
     return as_floats(value, "Model.noise")
 
 
 def is_per_row(noise: Any) -> bool:
-    """Whether the noise is given for each training row, and so says nothing about new rows."""
+    """Whether the noise is an array with one variance for each training row, so that it is unknown for new rows.
+
+    **Arguments:**
+
+    - `noise`: a noise from `kernax.noises.as_noise`.
+
+    **Returns:**
+
+    A boolean.
+    """
     return not callable(noise) and noise.ndim > 0
 
 
 def is_common(noise: Any) -> bool:
-    """Whether the noise is one number for all rows, old and new."""
+    """Whether the noise is one number for all rows, old and new.
+
+    **Arguments:**
+
+    - `noise`: a noise from `kernax.noises.as_noise`.
+
+    **Returns:**
+
+    A boolean.
+    """
     return not callable(noise) and noise.ndim == 0
 
 
 def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
-    """The noise of every training row: shape `()` if it is one number for all, else `(n,)`."""
+    """The noise variance of every training row.
+
+    **Arguments:**
+
+    - `noise`: a noise from `kernax.noises.as_noise`.
+    - `x`: the training rows.
+    - `dtype`: the floating type of the answer.
+
+    **Returns:**
+
+    An array of shape `()` if the noise is one number for all rows, else `(n,)`. Raises `ValueError` if a noise function does
+    not return one number for each row.
+    """
     if callable(noise):
         values = jnp.asarray(map_rows(jax.vmap(noise), x, 1), dtype)
         if values.ndim != 1:
@@ -39,7 +78,19 @@ def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
 
 
 def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:
-    """The noise of new rows; raises `ValueError` if it was given for the training rows only."""
+    """The noise variance of new rows.
+
+    **Arguments:**
+
+    - `noise`: a noise from `kernax.noises.as_noise`.
+    - `x`: new rows.
+    - `dtype`: the floating type of the answer.
+
+    **Returns:**
+
+    An array of shape `()` if the noise is one number for all rows, else `(m,)`. Raises `ValueError` if the noise is known
+    for the training rows only.
+    """
     if is_per_row(noise):
         raise ValueError(
             "the model's noise is given per training row and says nothing about new rows: add theirs to the answer, or "
@@ -49,7 +100,17 @@ def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:
 
 
 def check_noise(noise: Any, x: Any) -> None:
-    """Raise `ValueError` if the noise does not belong to these rows, as far as that can be seen before tracing."""
+    """Raise `ValueError` if the noise does not fit these rows, as far as that can be checked before tracing.
+
+    **Arguments:**
+
+    - `noise`: a noise from `kernax.noises.as_noise`.
+    - `x`: rows.
+
+    **Returns:**
+
+    `None`.
+    """
     if hasattr(noise, "check"):
         noise.check(take(x) if isinstance(x, Grid) else x)
     elif not callable(noise) and noise.shape not in ((), (num_rows(x),)):

@@ -12,10 +12,17 @@ from kernax.rows import take
 
 
 def gram(of: Any, x: Any = None, *, ax: Any = None) -> Axes:
-    """The matrix `k(x_i, x_j)` as an image with a colour bar.
+    """Draw the matrix `k(x_i, x_j)` as an image with a colour bar.
 
-    `of` is a kernel or a `Model` with rows `x`; a `Conditioned`, with its own data if no `x` is given (the rows that count,
-    and without the noise); or a matrix.
+    **Arguments:**
+
+    - `of`: a kernel or a `Model`, with rows `x`; a `Conditioned`; or a matrix.
+    - `x`: the rows. A `Conditioned` uses the rows of its own data that count if `x` is not given. Leave it out for a matrix.
+    - `ax`: the matplotlib axes to draw into; a new figure if not given.
+
+    **Returns:**
+
+    The axes. The noise is not drawn.
     """
     matrix = _matrix(of, x)
     if matrix.ndim != 2 or 0 in matrix.shape:

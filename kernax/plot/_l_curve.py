@@ -10,9 +10,17 @@ from kernax.solvers import result_name
 
 
 def l_curve(curve: LCurve, *, ax: Any = None) -> Axes:
-    """`‖f̂‖` against `‖y - f̂_X‖` along the ridges, on logarithmic axes, with the corner and its ridge.
+    """Draw `‖f̂‖` against `‖y - f̂_X‖` along the ridges, on logarithmic axes, with the corner and its ridge.
 
-    A curve without a corner (`kx.l_curve(c, throw=False)`) is drawn, and the legend says so.
+    **Arguments:**
+
+    - `curve`: from `kx.l_curve`. A curve without a corner (`kx.l_curve(c, throw=False)`) is drawn too, and the legend says
+      that there is none.
+    - `ax`: the matplotlib axes to draw into; a new figure if not given.
+
+    **Returns:**
+
+    The axes.
     """
     if not isinstance(curve, LCurve):
         raise TypeError(f"l_curve wants what kx.l_curve returns, got {type(curve).__name__}.")

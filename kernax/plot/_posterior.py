@@ -34,11 +34,23 @@ def posterior(
     level: float = 0.95,
     ax: Any = None,
 ) -> Axes:
-    """Mean and band of a conditioned model of one input column, with its data and functions drawn from it.
+    """Draw the posterior mean and a band of a model of one input column, with its data and optional samples.
 
-    The band holds the function, or with `noisy=True` a new observation, with probability `level` at each place. Samples are
-    functions, without noise. `x` defaults to 400 places across the data and a little beyond. All outputs are drawn; masked
-    rows are not, and of more than 4000 rows evenly spread ones are.
+    All outputs are drawn. Masked rows are not drawn. Of more than 4000 rows, evenly spread ones are drawn.
+
+    **Arguments:**
+
+    - `c`: a `Conditioned` whose inputs have one column.
+    - `x`: where to draw, `(m,)` or `(m, 1)`; by default 400 places across the data and a tenth of its width beyond.
+    - `num_samples`: how many functions to draw from the posterior. They do not contain noise.
+    - `key`: the random key of the samples; required if there are any.
+    - `noisy`: draw the band of a new observation instead of the function.
+    - `level`: the probability that the band has at each place, between 0 and 1.
+    - `ax`: the matplotlib axes to draw into; a new figure if not given.
+
+    **Returns:**
+
+    The axes.
     """
     c = check_drawable(c)
     _check_one_column(c)

@@ -21,10 +21,20 @@ _CRITERIA = {
 
 
 def ridge_choice(choice: RidgeChoice, *, ax: Any = None) -> Axes:
-    """The criterion of `kx.select_ridge` along the ridges, with the choice and, for the discrepancy principle, the noise.
+    """Draw the criterion of `kx.select_ridge` along the ridges, with the chosen ridge.
 
-    A choice that failed (`throw=False`) is drawn without a mark, and the legend says how it ended. A ridge of 0 stands at
-    the left, where the axis turns linear.
+    For the discrepancy principle the noise variance is drawn too. If 0 is among the ridges, the axis is linear at its left
+    end.
+
+    **Arguments:**
+
+    - `choice`: from `kx.select_ridge`. A choice that failed (`throw=False`) is drawn without a mark, and the legend shows
+      its status.
+    - `ax`: the matplotlib axes to draw into; a new figure if not given.
+
+    **Returns:**
+
+    The axes.
     """
     if not isinstance(choice, RidgeChoice):
         raise TypeError(f"ridge_choice wants what kx.select_ridge returns, got {type(choice).__name__}.")
@@ -53,9 +63,17 @@ def ridge_choice(choice: RidgeChoice, *, ax: Any = None) -> Axes:
 
 
 def ridge_choices(table: Mapping[str, RidgeChoice], *, axes: Any = None) -> np.ndarray:
-    """`ridge_choice` of every selector in the table of `kx.compare_selectors`; returns the Axes, one for each, in its order.
+    """Draw every choice in the table of `kx.compare_selectors` with `ridge_choice`, one picture for each.
 
-    `axes` are at least as many as there are selectors, as `plt.subplots` returns them.
+    **Arguments:**
+
+    - `table`: from `kx.compare_selectors`.
+    - `axes`: matplotlib axes, at least as many as there are selectors, as `plt.subplots` returns them; a new figure if not
+      given.
+
+    **Returns:**
+
+    An array of the axes, in the order of the table.
     """
     if not isinstance(table, Mapping) or not table:
         raise TypeError(f"ridge_choices wants the table of kx.compare_selectors, got {type(table).__name__}.")

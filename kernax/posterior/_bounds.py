@@ -64,7 +64,16 @@ def error_bound(c: Conditioned, x: Any, norm: float | Float[Array, "*p"]) -> Flo
 
 
 def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
-    """`(y-μ)ᵀ (K + noise·I)⁻¹ (y-μ)`."""
+    """The squared norm of the data, `(y-μ)ᵀ (K + noise·I)⁻¹ (y-μ)`.
+
+    **Arguments:**
+
+    - `c`: a model conditioned on data, from [`kernax.condition`][].
+
+    **Returns:**
+
+    One number, or one for each output.
+    """
     return jnp.sum(c.residual * c.alpha, axis=0)
 
 
@@ -113,7 +122,16 @@ def _rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
 
 
 def safe_sqrt(value: Array) -> Array:
-    """The root, with slope 0 instead of ∞ at 0."""
+    """The square root, with derivative 0 instead of ∞ at 0.
+
+    **Arguments:**
+
+    - `value`: an array of any shape.
+
+    **Returns:**
+
+    An array of the same shape: 0 for negative entries, NaN for NaN.
+    """
     positive = value > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), jnp.where(jnp.isnan(value), jnp.nan, 0.0))
 

@@ -35,9 +35,19 @@ def new_rows(c: Any, x: Any, name: str = "x") -> Rows:
 
 
 def rows_like(model: AbstractModel, data: Data, x: Any, name: str = "x") -> Rows:
-    """New rows with the columns and the floating type of the data's.
+    """New rows, checked against the data and in its floating type.
 
-    Raises `ValueError` if the columns differ, or if the model does not know the rows' labels.
+    **Arguments:**
+
+    - `model`: the model, which must know the labels in the rows.
+    - `data`: the dataset that the model was conditioned on.
+    - `x`: new inputs.
+    - `name`: what error messages call them.
+
+    **Returns:**
+
+    The rows. Raises `ValueError` if their columns differ from those of the data, if a number is not finite, or if the model
+    does not know a label.
     """
     return take(unread_rows(model, data, x, name))
 

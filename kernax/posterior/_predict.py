@@ -141,7 +141,17 @@ def negative_log_predictive_density(c: Conditioned, x: Any, y: Any) -> Float[Arr
 
 
 def normal_negative_log_density(error: Array, variance: Array) -> Array:
-    """`-log N(error; 0, variance)`; +∞, not NaN, where the variance is 0 and the error is not."""
+    """The negative log-density of a normal distribution, `-log N(error; 0, variance)`.
+
+    **Arguments:**
+
+    - `error`: an array.
+    - `variance`: an array that broadcasts with `error`, 0 or more.
+
+    **Returns:**
+
+    An array. Where the variance is 0 it is +∞, or −∞ if the error is 0 too.
+    """
     positive = variance > 0
     safe = jnp.where(positive, variance, 1.0)
     value = 0.5 * (error**2 / safe + jnp.log(2 * jnp.pi * safe))

@@ -41,15 +41,27 @@ def report(
     target: str | None = None,
     scales: Any = None,
 ) -> Report:
-    """An account of a `Fit`, `Fits`, a `Conditioned`, a machine, or a model of a table.
+    """Describe a fit, a conditioned model, a machine, many fits, or a model of a table.
 
-    How it ended, its parameters with their units, how it predicts rows that were left out, and plain advice where something
-    looks wrong. Print it, or end a notebook's cell with it.
+    The report says how the computation ended and lists the parameters with their units, the quality of leave-one-out
+    predictions, and advice where something looks wrong. Print it, or leave it at the end of a notebook cell.
 
-    A `Fit` is conditioned once more on its data for that, with its solver (O(n³) by default); one of many fits, or one made
-    inside `jit`, wants its `data`. Beyond 10,000 rows the condition number is left out.
-    `columns` and `target` name what x and y hold. If these were standardised, `scales=(x_scales, y_scale)`, what they were
-    divided by, tells parameters and errors in the units from before.
+    **Arguments:**
+
+    - `of`: a `Fit`, `Fits`, a `Conditioned`, a kernel machine that was conditioned on data, or a result of
+      `kx.tables.fit_table` or `kx.tables.fit_table_many`. A `Fit` is conditioned once more on its data with its solver
+      (O(n³) by default). The condition number is left out for more than 10,000 rows.
+    - `data`: the dataset of a `Fit` that does not hold its own: one of many fits, or one made inside `jit`. Not used for
+      anything else.
+    - `columns`: names of the input columns, one for each; `x[0]`, `x[1]`, … by default.
+    - `target`: the name of the target; `y` by default.
+    - `scales`: if x and y were standardised, `(x_scales, y_scale)`: the numbers they were divided by. Parameters and errors
+      are then given in the original units.
+
+    **Returns:**
+
+    A `Report`. Raises `ValueError` inside `jit`, `grad` and `vmap`, and for a batch, and `TypeError` for anything else that
+    cannot be described.
     """
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")

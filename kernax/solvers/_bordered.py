@@ -189,7 +189,18 @@ class Bordered(AbstractSystem):
 
 
 def with_trend(inner: AbstractSystem, trend: AbstractTrend) -> Bordered:
-    """A System with the functions of a trend left free."""
+    """A System in which the coefficients of a trend's functions are free.
+
+    **Arguments:**
+
+    - `inner`: the System of the kernel alone.
+    - `trend`: the functions.
+
+    **Returns:**
+
+    A `Bordered` System. Its `result` is `rank_deficient` if the data do not determine the coefficients. Raises `ValueError`
+    if there are fewer rows than functions.
+    """
     gram = inner.gram
     x = take(gram.x)
     trend = trend.scaled(x, gram.mask)

@@ -217,9 +217,18 @@ def factorise_matrix(
 
 
 def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """`L` with `L Lᵀ = matrix`, jittered if need be, differentiable: a covariance's root for drawing samples.
+    """A root `L` with `L Lᵀ = matrix`, for drawing samples with this covariance. Differentiable.
 
-    A covariance may be semi-definite (an interpolated point has variance 0), so much jitter is allowed.
+    A covariance may be semi-definite (at an interpolated point the variance is 0), so jitter of up to 1e-2 of the mean
+    diagonal is allowed.
+
+    **Arguments:**
+
+    - `matrix`: a covariance, symmetric and positive semi-definite.
+
+    **Returns:**
+
+    A lower triangular matrix; NaN if the factorisation failed.
     """
     n = matrix.shape[0]
     system = factorise_matrix(matrix, jnp.zeros((), matrix.dtype), jnp.ones(n, bool), max_jitter=1e-2)
@@ -265,10 +274,29 @@ class RawDefinite(derivatives.AbstractRaw):
 
 
 def solve_definite(matrix: Float[Array, "n n"], b: Float[Array, "n *m"]) -> Float[Array, "n *m"]:
-    """`A⁻¹ b` for a small matrix that is definite as it stands, differentiable; NaN if it is not."""
+    """Solve `A x = b` for a small positive definite matrix, without jitter. Differentiable.
+
+    **Arguments:**
+
+    - `matrix`: A, symmetric and positive definite.
+    - `b`: one or several right-hand sides, `(n,)` or `(n, m)`.
+
+    **Returns:**
+
+    `A⁻¹ b`, in the shape of `b`; NaN if A is not positive definite.
+    """
     return derivatives.solve_matrix(matrix, RawDefinite(jax.lax.stop_gradient(matrix)), b)
 
 
 def logdet_definite(matrix: Float[Array, "n n"]) -> Float[Array, ""]:
-    """`log det A` for a small matrix that is definite as it stands, differentiable; NaN if it is not."""
+    """The log determinant of a small positive definite matrix, without jitter. Differentiable.
+
+    **Arguments:**
+
+    - `matrix`: symmetric and positive definite.
+
+    **Returns:**
+
+    One number; NaN if the matrix is not positive definite.
+    """
     return derivatives.logdet(derivatives.of_matrix(matrix), RawDefinite(jax.lax.stop_gradient(matrix)))

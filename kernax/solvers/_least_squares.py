@@ -62,7 +62,16 @@ class ColumnFactor(eqx.Module):
 
 
 def factorise_columns(design: Float[Array, "n q"]) -> ColumnFactor:
-    """The QR factorisation of a design, O(nq²), with its numerical rank."""
+    """The QR factorisation of a design matrix, with its numerical rank. O(nq²).
+
+    **Arguments:**
+
+    - `design`: `(n, q)` with n ≥ q. Rows that do not count are rows of zeros.
+
+    **Returns:**
+
+    A `ColumnFactor`. Its `result` is `rank_deficient` if the columns depend linearly on each other.
+    """
     n, q = design.shape
     norms = jnp.linalg.norm(jax.lax.stop_gradient(design), axis=0)
     scale = jnp.where(norms > 0, norms, 1.0)
@@ -128,9 +137,19 @@ class RawLU(derivatives.AbstractRaw):
 def solve_saddle_point(
     design: Float[Array, "n q"], ridge: Float[Array, ""], y: Float[Array, "n *p"]
 ) -> tuple[Float[Array, "q *p"], Any]:
-    """`c` of `[[λI, Ψ], [Ψᵀ, -I]] [c; r] = [0; y]` with `Ψ = Φᵀ`, and how the solution ended. O((n + q)³).
+    """Solve `[[λI, Ψ], [Ψᵀ, -I]] [c; r] = [0; y]` with `Ψ = Φᵀ`: ridge regression without forming `ΦᵀΦ`. O((n + q)³).
 
-    The system is symmetric and indefinite: solved as it stands, by LU. It holds Φ itself and no square of it.
+    The system is symmetric and indefinite, and is solved by LU. It contains Φ itself, and no square of it.
+
+    **Arguments:**
+
+    - `design`: Φ, `(n, q)`.
+    - `ridge`: λ, one number.
+    - `y`: targets, `(n,)` or `(n, p)`.
+
+    **Returns:**
+
+    The coefficients `c`, `(q,)` or `(q, p)`, and the status. The coefficients are NaN if the status is `rank_deficient`.
     """
     n, q = design.shape
     # Columns of length 1, at the price of one ridge a column: the pivots then show a singular system whatever the units.

@@ -18,7 +18,16 @@ from kernax.solvers import _lapack
 
 
 def one_at_a_time_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays that `vmap` runs one after another on CPU, and all at once on other devices."""
+    """A version of a function that `vmap` runs one element after another on CPU, and all at once on other devices.
+
+    **Arguments:**
+
+    - `function`: a function of arrays.
+
+    **Returns:**
+
+    A function with the same arguments and values.
+    """
     safe = custom_vmap(function)
 
     @safe.def_vmap

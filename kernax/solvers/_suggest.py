@@ -241,7 +241,16 @@ def _count(number: int, noun: str) -> str:
 
 
 def as_code(solver: AbstractSolver) -> str:
-    """The code that makes a solver: `kx.LowRank(rank=1000)`. Settings that have their default are left out."""
+    """The Python code that makes a solver, such as `kx.LowRank(rank=1000)`.
+
+    **Arguments:**
+
+    - `solver`: a solver.
+
+    **Returns:**
+
+    The code. Settings that have their default are left out, and arrays are written as `…`.
+    """
     shown = []
     for field in dataclasses.fields(solver):
         value = getattr(solver, field.name)

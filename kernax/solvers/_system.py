@@ -423,13 +423,31 @@ class AbstractSolver(eqx.Module):
 
 
 def is_usable(result: Any) -> Bool[Array, "..."]:
-    """Whether there are numbers behind a result: exact ones, those of a jittered matrix, or an unfinished iteration's."""
+    """Whether numbers were computed: exact ones, those of a jittered matrix, or those of an unfinished iteration.
+
+    **Arguments:**
+
+    - `result`: a status, or a batch of them.
+
+    **Returns:**
+
+    A boolean, or an array of them.
+    """
     usable = (Result.singular, Result.max_steps_reached, Result.preconditioner_failed, Result.several_modes)
     return functools.reduce(lambda known, other: known | (result == other), usable, result == Result.successful)
 
 
 def worse(first: Any, second: Any) -> Any:
-    """The first result unless it is `successful`; then the second. For batches of results, one by one."""
+    """The first status unless it is `successful`; otherwise the second one. Batches are compared element by element.
+
+    **Arguments:**
+
+    - `first`, `second`: two statuses, or two batches of the same shape.
+
+    **Returns:**
+
+    A status, or a batch of them.
+    """
     if is_concrete(first._value) and np.ndim(first._value) == 0:  # without a program
         return second if result_name(first) == "successful" else first
     fine = first == Result.successful
@@ -437,13 +455,32 @@ def worse(first: Any, second: Any) -> Any:
 
 
 def worst(results: Any) -> Any:
-    """Of several results, the first that has no numbers behind it; if all have, the first that is not `successful`."""
+    """One status for several: the first without usable numbers, else the first that is not `successful`.
+
+    **Arguments:**
+
+    - `results`: a batch of statuses.
+
+    **Returns:**
+
+    One status; `successful` if all are.
+    """
     at = jnp.argmax(2 * ~is_usable(results) + (results != Result.successful))
     return jax.tree.map(lambda leaf: leaf[at], results)
 
 
 def largest_eigenvalue(system: AbstractSystem) -> Float[Array, ""]:
-    """The largest eigenvalue of K over the rows that count, by the System's own or by products; 1 if K is 0."""
+    """The largest eigenvalue of K over the rows that count. It has no derivative.
+
+    **Arguments:**
+
+    - `system`: a prepared System. Its own eigenvalues are used if it has them; otherwise the power iteration estimates the
+      largest one to about one digit.
+
+    **Returns:**
+
+    One number; 1 if K is 0.
+    """
     known = system.eigenvalues()
     if known is None:
         top = power_iteration(system.gram.mv, system.gram.mask, system.noise.dtype)
@@ -456,7 +493,19 @@ def largest_eigenvalue(system: AbstractSystem) -> Float[Array, ""]:
 def power_iteration(
     apply: Callable[[Array], Array], mask: Bool[Array, " n"], dtype: Any, steps: int = 30
 ) -> Float[Array, ""]:
-    """The largest eigenvalue of a symmetric operator on columns, to a digit or so."""
+    """The largest eigenvalue of a symmetric matrix, to about one digit.
+
+    **Arguments:**
+
+    - `apply`: a function that multiplies the matrix by an `(n, 1)` array.
+    - `mask`: which rows count; the others start at 0.
+    - `dtype`: the floating type of the columns.
+    - `steps`: the number of iterations.
+
+    **Returns:**
+
+    One number.
+    """
     # A fixed start that favours no structure; masked rows stay 0 and so out of the estimate.
     start = jnp.where(mask, jnp.sin(1.0 + jnp.arange(mask.shape[0]) ** 2 % 997), 0.0).astype(dtype)
 
