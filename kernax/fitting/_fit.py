@@ -53,45 +53,47 @@ def fit(
     throw: bool = True,
     checkpoint: str | os.PathLike | None = None,
 ) -> Fit[M]:
-    """Minimise `objective(condition(model, data)) - log_prior(model)` over the model's free parameters.
+    """Fit the model's free parameters: minimise `objective(condition(model, data)) - log_prior(model)`.
 
-    The default objective gives maximum likelihood, or the posterior's mode if the model has priors.
+    The default objective gives maximum likelihood, or the mode of the posterior if the model has priors.
 
     The fit has converged when the curvature seen so far says that another step would gain less than `value_tolerance`, and
     no component of the gradient exceeds `gradient_tolerance`. For a likelihood both are in nats, so the offset and the scale
-    of the targets do not matter; for other objectives they are relative to the best value. The best finite point is
+    of the targets do not matter. For other objectives they are relative to the best value. The best finite point is
     returned.
 
     A solver that chooses neighbours or inducing rows (`kx.Vecchia()`, `kx.LowRank()`) repeats its choice a few times, with
-    the parameters reached so far, and the fit continues with the new choice; `Fit.num_refreshes` says how often.
+    the parameters reached so far, and the fit continues with the new choice. `Fit.num_refreshes` says how often.
 
-    Compiled programs are reused for the same shapes, settings, and objective and optimiser objects: make an optimiser once,
-    not in every call. `fit` works inside `jit` and `vmap`, where it never raises; it has no derivative itself. Ctrl-C
-    returns the best point so far.
+    Compiled programs are reused for the same shapes, settings, and objective and optimiser objects, so make an optimiser
+    once, not in every call. `fit` works inside `jit` and `vmap`, where it never raises for numerical reasons. It has no
+    derivative itself. Ctrl-C returns the best point so far.
 
     **Arguments:**
 
-    - `model`: where the fit starts. A `Fit` continues from its end: with the same optimiser and the same free parameters it
-      also keeps what the optimiser had learned (moments, curvature, its place in a schedule), so that two short fits with an
-      optax optimiser make the steps of one long fit. (The default schedule of a `Stochastic` objective begins again.)
+    - `model`: where the fit starts. A `Fit` is continued from its end. With the same optimiser and the same free parameters
+      the state of the optimiser is kept too (moments, curvature, its place in a schedule), so that two short fits with an
+      optax optimiser make the same steps as one long fit. (The default schedule of a `Stochastic` objective starts again.)
     - `data`: the dataset.
-    - `objective`: a function of a `Conditioned` that returns a scalar to be minimised. If it is random at every step, wrap
-      it in `kx.fitting.Stochastic`.
+    - `objective`: a function of a `Conditioned` that returns the scalar to minimise; the negative log marginal likelihood by
+      default. Wrap it in `kx.fitting.Stochastic` if it is random at every step.
     - `optimiser`: any optax optimiser; L-BFGS if `None`.
     - `solver`: how to condition; `kx.Cholesky()` if `None`.
-    - `max_steps`: evaluations at the most; with a solver that repeats its choice, in the last of its rounds.
-    - `gradient_tolerance`: 1e-3 for likelihoods and 1e-5 for others if `None`; 0.1 and 1e-3 in float32.
-    - `value_tolerance`: 1e-6 for likelihoods and 1e-8 for others if `None`; 1e-4 and 1e-5 in float32. Solvers that repeat
-      their choice approximate the likelihood, and have 1e-3, with 0.1 for the gradient.
-    - `patience`: stop after that many steps that gained less than `value_tolerance` in all; 20, or 100 with an optimiser of
-      your own, if `None`.
-    - `trainable`: a tree of booleans in the shape of the model, from `kx.freeze`; all parameters if `None`.
-    - `restarts`: that many further starts, drawn from the priors, or around the given model where there are none. The best
-      end counts.
+    - `max_steps`: the maximum number of evaluations. With a solver that repeats its choice, this applies to the last round.
+    - `gradient_tolerance`: the largest component that the gradient may have at convergence. If `None`: 1e-3 for likelihoods
+      and 1e-5 for other objectives; in float32 0.1 and 1e-3; 0.1 for likelihoods with a solver that repeats its choice.
+    - `value_tolerance`: the gain from another step below which the fit has converged. If `None`: 1e-6 for likelihoods and
+      1e-8 for other objectives; in float32 1e-4 and 1e-5; 1e-3 for likelihoods with a solver that repeats its choice.
+    - `patience`: stop after this many steps without progress, that is, steps that together gained less than
+      `value_tolerance`. If `None`: 20, or 100 with your own optimiser.
+    - `trainable`: which parameters are fitted, as a tree of booleans in the shape of the model, from `kx.freeze`; all
+      parameters if `None`.
+    - `restarts`: the number of additional starts, drawn from the priors, or around the given model for parameters without a
+      prior. The best result is returned.
     - `key`: random key for restarts and random objectives. The same key gives the same numbers.
     - `progress`: show a progress bar.
-    - `throw`: raise `FailedError` if there is no usable answer at all; with `False` the status is in `Fit.result`.
-    - `checkpoint`: a folder that keeps the state of the fit, written every few seconds and at its end. The same call resumes
+    - `throw`: raise `FailedError` if there is no usable answer at all. With `False` the status is in `Fit.result`.
+    - `checkpoint`: a folder in which the state of the fit is saved every few seconds and at its end. The same call resumes
       an interrupted run with the same numbers, and returns at once if that run was complete. If the folder belongs to
       another model, dataset, objective, optimiser, solver, setting or version of kernax, `ValueError` is raised (see
       `kx.fit_many` for how functions are compared). Rows in a file are read once to compare them.

@@ -58,13 +58,13 @@ def fit_many(
     progress: bool = False,
     gather: bool = True,
 ) -> Fits | Any:
-    """Fit the model to every dataset by itself: `fit`, thousands of times, from one call.
+    """Fit the model to each of many datasets separately, in one call.
 
-    A dataset that is empty, contains NaN or cannot be fitted gets its own status in `Fits.result`; the others are the same
-    as without it. `fits[fits.failed]` are those to look at, and `kx.fitting.refit_many` tries them again. Ctrl-C returns
-    what there is: unfinished fits are `interrupted`.
+    A dataset that is empty, contains NaN or cannot be fitted gets its own status in `Fits.result`, and does not change the
+    other fits. `fits[fits.failed]` are the ones to look at, and `kx.fitting.refit_many` tries them again. Ctrl-C returns the
+    results so far: unfinished fits are `interrupted`.
 
-    Datasets may differ in their number of rows: they are padded to a few shapes, each compiled once. An objective of your
+    Datasets may have different numbers of rows: they are padded to a few shapes, each compiled once. An objective of your
     own sees padded datasets, so it must count rows by `c.data.mask` and `c.data.count`, not by shapes.
 
     **Arguments:**
@@ -73,30 +73,39 @@ def fit_many(
       call.
     - `datasets`: a list, dict or generator of `(x, y)`, `(x, y, mask)` or `Data`, or a table cut into groups
       (`kx.data.groups`). A generator is read as memory allows.
-    - `objective`, `optimiser`, `solver`, `max_steps`, `gradient_tolerance`, `value_tolerance`, `patience`, `trainable`: as
-      in `fit`. The history of each fit is not kept.
+    - `objective`: a function of a `Conditioned` that returns the scalar to minimise, as in `fit`; the negative log marginal
+      likelihood by default.
+    - `optimiser`: any optax optimiser; L-BFGS if `None`.
+    - `solver`: how to condition; `kx.Cholesky()` if `None`.
+    - `max_steps`: the maximum number of evaluations of each fit. The history of each fit is not kept.
+    - `gradient_tolerance`: the largest component that the gradient may have at convergence. The default is that of `fit`.
+    - `value_tolerance`: the gain from another step below which a fit has converged. The default is that of `fit`.
+    - `patience`: stop a fit after this many steps without progress. The default is that of `fit`.
+    - `trainable`: which parameters are fitted, as a tree of booleans in the shape of the model, from `kx.freeze`; all
+      parameters if `None`.
     - `initialise`: start each fit from values that suit its data (`kx.initialise`).
-    - `restarts`, `key`: random starts; for every dataset those that `fit` would draw from `key`.
-    - `shared`: make one fit instead, and return a `Fit`: one model for all datasets, whose objectives are summed. The mean
-      is shared, too: for datasets with levels of their own, put `+ kx.Constant(1.0)` into the kernel. Empty datasets add
-      nothing; one with NaN is refused.
-    - `memory_budget`: bytes that temporary matrices may take on a device at the same time; a quarter of it bounds the data
-      that is held in memory.
+    - `restarts`: the number of additional random starts for each dataset. The best result of each dataset is returned.
+    - `key`: random key for restarts and random objectives. Every dataset has the starts that `fit` would draw from this key.
+    - `shared`: fit one model to all datasets together, and return a `Fit`. The objectives of the datasets are summed. The
+      mean is shared too: if the datasets have different levels, add `kx.Constant(1.0)` to the kernel. Empty datasets add
+      nothing. A dataset that contains NaN raises an error.
+    - `memory_budget`: the number of bytes that temporary matrices may take on a device at the same time. A quarter of it
+      limits the data that is held in memory.
     - `executor`: where blocks of datasets are computed: any `concurrent.futures.Executor`, such as a process pool or Dask's
-      `client.get_executor()`. The numbers are the same. A dataset whose worker process dies twice is `lost`. Groups of a
-      Parquet file are read by worker processes if they can; what nobody can read is `unreadable`. If `None`, threads, one
-      for each core.
+      `client.get_executor()`; threads, one for each core, if `None`. The numbers are the same. A dataset whose worker
+      process dies twice is `lost`. Groups of a Parquet file are read by worker processes if they can; a group that cannot be
+      read at all is `unreadable`.
     - `devices`: some of `jax.local_devices()`; all if `None`. With several processes (`jax.distributed`), each takes its
       share of the same `datasets`.
     - `together`: compute the datasets of a block at once under `vmap`, instead of one after another; if `None`, on
       accelerators only.
-    - `checkpoint`: a folder that keeps results as they arrive. The same call resumes an interrupted run, and returns at once
-      if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or version of
-      kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by their code
-      and by what they use: closed-over values, default arguments, global variables and other functions. So an objective that
-      changes a closed-over value while it runs (a counter) cannot resume in the same process, and one that uses an object
-      without readable content (an open file, a generator) is refused. Functions of installed packages are compared by name
-      and version, those of JAX and NumPy by name only.
+    - `checkpoint`: a folder in which results are saved as they arrive. The same call resumes an interrupted run, and returns
+      at once if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or
+      version of kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by
+      their code and by what they use: closed-over values, default arguments, global variables and other functions. So an
+      objective that changes a closed-over value while it runs (a counter) cannot resume in the same process, and one that
+      uses an object without readable content (an open file, a generator) raises an error. Functions of installed packages
+      are compared by name and version, those of JAX and NumPy by name only.
     - `progress`: show a progress bar.
     - `gather`: with several processes, whether each returns all results, or only its own.
 
