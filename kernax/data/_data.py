@@ -30,9 +30,9 @@ from kernax.rows import (
 class Data(eqx.Module):
     """Inputs, targets, and a mask of the rows that count.
 
-    What the mask leaves out may hold anything, NaN included: it is overwritten here, once, and no value or gradient
-    depends on it. All numbers share one floating type, the wider of what x and y come in; integers and Python's own
-    numbers have none and take that of the rest. Inside a structure, integers keep their type: they are labels.
+    Masked entries may contain anything, including NaN: they are overwritten here, and no value or gradient depends on them.
+    All numbers are converted to one floating type, the wider one of x and y. Integers and Python numbers take the type of
+    the others. Inside a structure, integers keep their type: they are labels.
 
     **Arguments:**
 
@@ -89,17 +89,17 @@ class Data(eqx.Module):
 
     @property
     def n(self) -> int:
-        """Rows, padding included."""
+        """The number of rows, padding included."""
         return self.mask.shape[0]
 
     @property
     def count(self) -> Array:
-        """Rows that count."""
+        """The number of rows that count."""
         return jnp.sum(self.mask)
 
     @property
     def num_outputs(self) -> int:
-        """Columns of y."""
+        """The number of columns of y."""
         return 1 if self.y.ndim == 1 else self.y.shape[1]
 
     @property
@@ -114,16 +114,16 @@ class Data(eqx.Module):
 
     @property
     def num_observed(self) -> Int[Array, ""]:
-        """Observed entries of y."""
+        """The number of observed entries of y."""
         return self.count * self.num_outputs if self.gaps is None else jnp.sum(self.gaps.observed)
 
     @property
     def dtype(self) -> Any:
-        """The one floating type of all numbers."""
+        """The floating type of all numbers."""
         return self.y.dtype
 
     def finite_or_zero(self) -> tuple["Data", Bool[Array, ""]]:
-        """This dataset if all its numbers are finite, else zeros in their place, and which of the two it is."""
+        """This dataset if all its numbers are finite, else one of zeros; and whether they are finite."""
         # 0 times a number is 0, unless that is infinite or NaN.
         traces = [jnp.sum(0.0 * leaf) for leaf in jax.tree.leaves((self.x, self.y)) if not is_label(leaf)]
         finite = jnp.sum(jnp.stack(traces)) == 0

@@ -11,7 +11,7 @@ from kernax._arrays import is_concrete
 
 
 class Gaps(eqx.Module):
-    """Which rows each output is observed in. Outputs that are observed in the same rows form a group."""
+    """The rows in which each output is observed. Outputs that are observed in the same rows form a group."""
 
     masks: Bool[Array, "g n"]
     """The observed rows of each group."""

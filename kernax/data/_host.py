@@ -19,7 +19,7 @@ from kernax.rows import Grid, as_row_dtype, as_rows, is_bare, is_label, is_on_di
 
 
 class Group(NamedTuple):
-    """One dataset with a name."""
+    """One dataset and its name."""
 
     key: Hashable
     x: Any

@@ -13,7 +13,7 @@ from kernax.data._places import Place, Source
 
 
 class Groups:
-    """The datasets of a table, as `groups` finds them: iterate to get each as a `Group(key, x, y)`."""
+    """The datasets of a table, from `kx.data.groups`. Iterate to get each as a `Group(key, x, y)`."""
 
     def __init__(
         self,

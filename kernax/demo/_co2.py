@@ -13,7 +13,7 @@ import kernax as kx
 
 
 class Series(NamedTuple):
-    """Decimal years and parts per million."""
+    """A time series of CO₂: decimal years and parts per million."""
 
     year: np.ndarray
     ppm: np.ndarray
@@ -24,7 +24,7 @@ class Series(NamedTuple):
         return Series(self.year[inside], self.ppm[inside])
 
     def every(self, step: int) -> "Series":
-        """Every so many weeks."""
+        """Every `step`-th week."""
         return Series(self.year[::step], self.ppm[::step])
 
 

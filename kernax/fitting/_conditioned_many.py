@@ -11,12 +11,13 @@ from kernax.solvers import FailedError
 
 
 class ConditionedMany:
-    """Models conditioned on their datasets: `many[i]` is a `Conditioned`, for every function that takes one.
+    """Many models, each conditioned on its dataset. `many[i]` is a `Conditioned`.
 
-    It has the rows that its dataset was padded to: `c.data.mask` marks those that are its own, and of what comes row by row
-    (`kx.loo_residuals(c)`) the others are 0. Datasets of a shape are kept in one batch, `many.batches`: the datasets'
-    numbers, and a `Conditioned` with a leading axis for `jax.vmap`. `many.missing` has the results of datasets that are in
-    none, because they were `lost` with a worker process or are `unreadable`; `many[i]` raises `kx.FailedError` for those.
+    Its dataset is padded: `c.data.mask` marks the original rows, and the other entries of a result with one entry for each
+    row (`kx.loo_residuals(c)`) are 0. Datasets of the same shape are kept in one batch. `many.batches` has the numbers of
+    the datasets, and a `Conditioned` with a leading axis for `jax.vmap`. `many.missing` has the results of datasets that are
+    in no batch, because they were `lost` with a worker process or are `unreadable`; `many[i]` raises `kx.FailedError` for
+    those.
     """
 
     def __init__(self, batches: list[tuple[np.ndarray, Any]], missing: Mapping[int, Any]):

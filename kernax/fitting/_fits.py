@@ -63,11 +63,11 @@ NUM_FACTS = 8
 
 
 class Fits(eqx.Module):
-    """Many fits: every array is NumPy's and has a leading dataset axis, in the order in which the datasets were given.
+    """Many fits. All arrays are NumPy arrays whose first axis runs over the datasets, in the order in which they were given.
 
-    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`,
-    `fits[[4, 7]]` and `fits[["name", "other"]]` are `Fits`. An integer is always a place in that order; datasets whose names
-    are integers or dates are found by `fits.of(name)`. `fits.model` is one stacked tree, for `jax.vmap`.
+    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`, `fits[[4,
+    7]]` and `fits[["name", "other"]]` are `Fits`. An integer is always a position; use `fits.of(name)` for datasets whose
+    names are integers or dates. `fits.model` is one stacked tree, for `jax.vmap`.
     """
 
     model: Any
@@ -78,13 +78,13 @@ class Fits(eqx.Module):
     at_bound: Any
     jitter: Float[AnyArray, " b"]
     num_rows: Int[AnyArray, " b"]
-    """Rows that count, of each dataset."""
+    """The number of rows that count, for each dataset."""
     start_values: Float[AnyArray, "b starts"]
     keys: tuple[Hashable, ...] = eqx.field(static=True)
-    """The datasets' names: the values of a group column or the keys of a dict, else their numbers."""
+    """The names of the datasets: the values of a group column or the keys of a dict, else their numbers."""
     is_named: bool = eqx.field(static=True)
     settings: "Settings" = eqx.field(static=True)
-    """What `refit_many` is to repeat."""
+    """The options of the fit, which `refit_many` uses again."""
 
     def __len__(self):
         return len(self.keys)
@@ -108,7 +108,7 @@ class Fits(eqx.Module):
         return Fit(**{name: getattr(part, name) for name in Ended._fields}, history=part.value[None][:0])
 
     def of(self, name: Hashable) -> Fit[Any]:
-        """The fit of the dataset that goes by this name, of whatever type it is."""
+        """The fit of the dataset with this name, which may have any type."""
         return self[self._number_of(name)]
 
     def numbers(self, which: Any) -> Any:
@@ -147,21 +147,22 @@ class Fits(eqx.Module):
 
     @property
     def failed(self) -> Bool[np.ndarray, " b"]:
-        """Which fits did not end `successful`; those with a finite value still hold the best point met."""
+        """Which fits did not end `successful`. If their value is finite, they still hold the best point found."""
         return np.asarray(self.result != Result.successful)
 
     @property
     def result_names(self) -> np.ndarray:
-        """The short name of every result, as text."""
+        """The name of every result, as text."""
         values = np.asarray(self.result._value)
         known = {int(v): result_name(as_result(np.asarray(v))) for v in np.unique(values)}
         return np.array([known[int(v)] for v in values], dtype=object)
 
     def table(self) -> dict[str, np.ndarray]:
-        """Columns with one entry for each dataset, for `pandas.DataFrame(fits.table())` and its like.
+        """A dict of columns with one entry for each dataset, for example for `pandas.DataFrame(fits.table())`.
 
-        Names, rows, how each fit ended, which parameters ended at a bound, and every parameter by its name (see
-        [`kernax.kernels.parameter_names`][]); a vector's entries are columns of their own. Matrices are left out.
+        The columns are names, numbers of rows, the status of each fit, the parameters that ended at a bound, and every
+        parameter by name (see [`kernax.kernels.parameter_names`][]), with one column for each entry of a vector. Matrices
+        are left out.
         """
         names, bounds = np.empty(len(self), object), np.full(len(self), "", dtype=object)
         for number, key in enumerate(self.keys):  # one by one: a name may be a tuple

@@ -18,33 +18,33 @@ M = TypeVar("M")
 
 
 class Fit(eqx.Module, Generic[M]):
-    """A fitted model and how it came about."""
+    """A fitted model, with the status and the history of the fit."""
 
     model: M
     value: Float[Array, ""]
-    """The objective (less the log-prior) at the model: the best finite one met."""
+    """The value of the objective minus the log-prior at `model`, the lowest finite one that was found."""
     result: Any
     num_steps: Int[Array, ""]
-    """Evaluations of the objective and its gradient, of the start that won."""
+    """The number of evaluations of the objective and its gradient, from the best start."""
     gradient_norm: Float[Array, ""]
     """The largest component of the gradient in the unconstrained space, with means in units of the largest target."""
     at_bound: Any
     """A tree of booleans: which parameters ended at an end of their range."""
     jitter: Float[Array, ""]
     history: Float[Array, " steps"]
-    """The value at every step, of the start that won; NaN past the end if the fit was traced."""
+    """The value at every step, from the best start. Padded with NaN if the fit was traced."""
     start_values: Float[Array, " starts"]
-    """The value that each start arrived at; ∞ for one that failed."""
+    """The final value of each start; ∞ for a start that failed."""
     data: Data | None = None
-    """What it was fitted to; None of one of many fits, and of a fit inside `jit` or `vmap`."""
+    """The dataset; `None` for one of many fits, and for a fit inside `jit` or `vmap`."""
     solver: AbstractSolver | None = None
-    """What it was fitted with, likewise."""
+    """The solver; `None` in the same cases."""
     num_refreshes: int = eqx.field(static=True, default=0)
-    """How often neighbours or inducing rows were chosen anew; 0 for solvers that choose none."""
+    """How often neighbours or inducing rows were chosen again; 0 for solvers that choose none."""
     start_models: tuple[M, ...] = eqx.field(default=(), repr=False, metadata={"saved": False})
-    """The model at which each start ended, if there were restarts; likewise. They are not saved in files."""
+    """The final model of each start, if there were restarts; empty in the same cases. Not saved in files."""
     state: Any = eqx.field(default=None, repr=False, metadata={"saved": False})
-    """Where the optimiser stands, from where `kx.fit(fit, data)` goes on; likewise. It is not saved in files."""
+    """The state of the optimiser, from which `kx.fit(fit, data)` continues; `None` in the same cases. Not saved in files."""
 
     @property
     def needs_targets(self) -> bool:

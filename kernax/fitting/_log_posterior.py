@@ -17,7 +17,7 @@ from kernax.solvers import AbstractSolver, is_usable
 
 
 class LogPosterior(NamedTuple):
-    """`density(vector)` up to a constant, the `start` that is the given model, and `rebuild(vector)`, the way to a model."""
+    """The log-density of a posterior over hyperparameters, as a function of one vector."""
 
     density: Callable[[Float[Array, " k"]], Float[Array, ""]]
     start: Float[Array, " k"]

@@ -23,10 +23,10 @@ IN_NATS = (negative_log_marginal_likelihood, loo_negative_log_density)
 
 
 class Stochastic:
-    """An objective with a fresh random key, or fresh rows, at every step of a fit.
+    """An objective that uses a new random key, or new random rows, at every step of a fit.
 
-    A fit of a random objective makes `max_steps` steps: values that differ by chance say nothing about convergence. Its
-    default optimiser is `optax.adam` with a step that falls from 0.1 to 0 along a cosine.
+    A fit of a random objective always makes `max_steps` steps, since values that differ by chance cannot show convergence.
+    Its default optimiser is `optax.adam` with a step that falls from 0.1 to 0 along a cosine.
 
     For random numbers that are the same at every step, give `fit` an ordinary objective that holds its key:
     `functools.partial(kx.kfold_mse, key=key)`.
@@ -36,11 +36,11 @@ class Stochastic:
     - `objective`: a function of a `Conditioned`, such as `kx.selection.negative_log_marginal_likelihood`.
       If it has an argument named
       `key`, such as `kx.kfold_mse`, it is given one.
-    - `rows`: condition on that many rows, drawn anew at every step without repetition, instead of on all of them. A
-      likelihood is scaled up to all rows. None for all rows.
+    - `rows`: condition on this many rows instead of all of them, drawn at every step without replacement. A likelihood is
+      scaled up to all rows. `None` for all rows.
     - `keep`: what the fit returns: `"average"`, the mean of about the last `over` points in the unconstrained space (the
       weights of older ones fall geometrically); `"last"`, the last point; `"best"`, the one with the lowest value, which may
-      be one that was lucky. `Fit.value` and `Fit.gradient_norm` are averaged, or chosen, likewise.
+      be low by chance. `Fit.value` and `Fit.gradient_norm` are averaged, or chosen, in the same way.
     - `over`: how many points are averaged.
     """
 
@@ -76,7 +76,7 @@ class Stochastic:
         return value * scale if self.objective in IN_NATS else value
 
     def batch(self, data: Data, key: Key[Array, ""]) -> tuple[Data, Float[Array, ""] | float]:
-        """The rows of a step, and how many times as many there are in all."""
+        """The rows of a step, and the ratio of all rows to these."""
         if self.rows is None or self.rows >= data.n:
             return data, 1.0
         # Random numbers for all rows, of which the largest are taken: without repetition, rows that count first.
@@ -86,7 +86,7 @@ class Stochastic:
         return part, (data.count / jnp.maximum(part.count, 1)).astype(data.dtype)
 
     def check(self, model: AbstractModel, data: Data, solver: AbstractSolver) -> None:
-        """Refuse what cannot be cut into batches."""
+        """Raise `TypeError` or `ValueError` if the data, the model or the solver cannot be used in batches."""
         if self.rows is None:
             return
         if isinstance(data.x, Grid) or is_on_disk(data.x) or data.gaps is not None:

@@ -28,7 +28,7 @@ from kernax.solvers._system import AbstractSystem, Solution, is_usable, worse
 
 
 class Bordered(AbstractSystem):
-    """A System with the functions of a trend left free. See the module's docstring."""
+    """A System in which the coefficients of a trend's functions are free. See the module's docstring."""
 
     inner: AbstractSystem
     trend: AbstractTrend

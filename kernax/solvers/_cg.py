@@ -38,7 +38,7 @@ _VARIANCES = ("exact", "pathwise", "local")
 
 
 class CGSystem(AbstractSystem):
-    """A Gram that multiplies, and the preconditioner. See the module's docstring."""
+    """A system solved by conjugate gradients: a Gram that can multiply, and a preconditioner. See the module's docstring."""
 
     gram: AbstractGram
     noise: Float[Array, "*n"]
@@ -145,17 +145,18 @@ class CGSystem(AbstractSystem):
 
 
 class CG(AbstractSolver):
-    """Preconditioned conjugate gradients: products with K only, in O(n) memory beside the preconditioner and what is stored.
+    """Preconditioned conjugate gradients, which only need products with K. Memory is O(n) plus the preconditioner and,
+    optionally, K.
 
-    Solutions are exact to `tolerance`; `c.solution.steps` and `c.solution.residual` say how they were reached. The log
-    determinant of the likelihood, and its derivative, are estimated by random probes. The seed is fixed, so the same numbers
-    come at every call, and a fit sees one smooth function. `kx.selection.likelihood_terms(c).standard_error` is the standard
-    error of the likelihood that is due to the probes.
+    Solutions are exact to `tolerance`; `c.solution.steps` and `c.solution.residual` are the number of steps and the
+    residual. The log determinant of the likelihood, and its derivative, are estimated by random probes. The seed is fixed,
+    so every call gives the same numbers, and a fit optimises one smooth function.
+    `kx.selection.likelihood_terms(c).standard_error` is the standard error of the likelihood that is due to the probes.
 
-    If the steps do not suffice, the status is `max_steps_reached`, and the last iterate is kept, which is the closest one
-    to the solution in the norm of A. The remedies are a larger `max_steps`, a preconditioner of higher rank, or more noise.
-    If the preconditioner cannot be prepared, the diagonal of A takes its place, and the status is `preconditioner_failed`:
-    the answers hold, but take more steps.
+    If the steps do not suffice, the status is `max_steps_reached`, and the last iterate is kept, which is the closest one to
+    the solution in the norm of A. The remedies are a larger `max_steps`, a preconditioner of higher rank, or more noise. If
+    the preconditioner cannot be prepared, the diagonal of A is used instead, and the status is `preconditioner_failed`: the
+    answers are right, but take more steps.
 
     **Arguments:**
 
@@ -164,16 +165,17 @@ class CG(AbstractSolver):
     - `tolerance`: the residual `‖b - A x‖ / ‖b‖` at which a solve ends; 1e-8 in float64 and 1e-5 in float32 if not given.
       For a likelihood in the course of a fit, 1e-2 is often enough.
     - `max_steps`: the most products with K in one solve.
-    - `num_probes`: the number of random probes for the log determinant. Its error falls with the root of it.
+    - `num_probes`: the number of random probes for the log determinant. Its error falls with the square root of this number.
     - `seed`: the seed of probes and samples.
-    - `stored`: whether K is evaluated once and kept, which is faster than computing its tiles at every step. If not given,
-      it is if it takes no more than 2 GiB. It is never differentiated: gradients go tile by tile.
+    - `stored`: whether K is computed once and stored, which is faster than computing its tiles at every step. By default it
+      is stored if it takes no more than 2 GiB. Gradients are always computed tile by tile.
     - `tile`: rows and columns of a tile of K; 512 if not given.
     - `mesh`: a `jax.sharding.Mesh` with one axis, over whose devices the rows are spread. K is not stored then.
     - `variance`: how variances at new rows are computed. `"exact"`: a solve for every row. `"pathwise"`: from `num_samples`
       functions drawn from the posterior, which takes as many solves at conditioning and none later; `kx.sample` then also
       draws without an m × m matrix. It is for sums of stationary kernels and kernels with features. `"local"`: from the
-      `neighbours` nearest rows, which is a little too large (less is known), fast, and what large problems want.
+      `neighbours` nearest rows only. This is fast and suits large problems; the variances are a little too large, since less
+      is known.
     - `num_samples`: the number of functions for pathwise variances. The relative standard error of a variance is about
       `√(2 / num_samples)`: 0.18 for 64, which is 0.09 for the standard deviation.
     - `neighbours`: the number of rows for local variances.

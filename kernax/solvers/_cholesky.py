@@ -69,9 +69,9 @@ class GrownCholesky(derivatives.AbstractRaw):
 
 
 class CholeskySystem(AbstractSystem):
-    """K as numbers, which carry the derivatives, and the factor of A, which carries the answers.
+    """A system solved by Cholesky: the matrix K, through which everything is differentiated, and the factor of A.
 
-    Where the factorisation failed, the factor is that of the identity, and the base class answers NaN.
+    If the factorisation failed, the factor is that of the identity, and the base class returns NaN.
     """
 
     gram: MatrixGram | GrownGram  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -144,10 +144,11 @@ class CholeskySystem(AbstractSystem):
 
 
 class Cholesky(AbstractSolver):
-    """Direct and exact: O(n³/3) once, O(n²) for each right-hand side. The default.
+    """Cholesky factorisation: exact, O(n³/3) once and O(n²) for each right-hand side. The default solver.
 
-    Tried first without jitter. If the matrix is not numerically definite, jitter on the rows that count grows by factors
-    of 10 from ten roundings of the mean diagonal. What was needed is reported as `jitter` and never counted as noise.
+    The factorisation is first tried without jitter. If the matrix is not numerically positive definite, jitter is added to
+    the diagonal of the rows that count. It starts at ten rounding errors of the mean diagonal and grows by factors of 10.
+    The jitter that was needed is reported as `jitter` and never counted as noise.
 
     **Arguments:**
 
@@ -237,7 +238,7 @@ def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 class KnownInverse(derivatives.AbstractRaw):
-    """A definite matrix of which the inverse and the log determinant are known."""
+    """A positive definite matrix whose inverse and log determinant are known."""
 
     inverse: Float[Array, "n n"]
     log_determinant: Float[Array, ""]

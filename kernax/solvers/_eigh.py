@@ -41,10 +41,10 @@ class Outlook(eqx.Module):
 
 
 class EighSystem(AbstractSystem):
-    """`K = V Λ Vᵀ`: moved to another noise in O(n²), without forming `K + noise·I`.
+    """A system solved by `K = V Λ Vᵀ`. Another noise costs O(n²), without forming `K + noise·I`.
 
-    Many noises under `vmap` share the one n × n matrix of eigenvectors. Noise given per row has no common shift: the
-    eigenvectors are then those of `K + diag(noise)`.
+    Many noises under `vmap` share one n × n matrix of eigenvectors. If the noise is given per row, the eigenvectors are
+    those of `K + diag(noise)`.
     """
 
     gram: MatrixGram  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -98,7 +98,7 @@ class EighSystem(AbstractSystem):
 
 
 class Eigh(AbstractSolver):
-    """An eigendecomposition: O(n³), some 15 times a Cholesky factorisation at n = 1000; then any noise in O(n²).
+    """Eigendecomposition of K: O(n³), about 15 times as slow as Cholesky at n = 1000. Any other noise then costs only O(n²).
 
     **Arguments:**
 

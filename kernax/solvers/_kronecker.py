@@ -27,7 +27,7 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_
 
 
 class KroneckerSystem(AbstractSystem):
-    """A, by the eigenvectors of each axis; moved to another noise in O(n)."""
+    """A system solved by the eigenvectors of each axis. Another noise costs O(n)."""
 
     gram: AbstractGram
     noise: Float[Array, ""]
@@ -83,12 +83,13 @@ class KroneckerSystem(AbstractSystem):
 
 
 class Kronecker(AbstractSolver):
-    """A full `kx.Grid`, a product kernel over its axes, and one noise: exact, O(n Σ n_i + Σ n_i³) for axes of n_i rows.
+    """Exact solver for a full `kx.Grid`, a product kernel over its axes, and one noise. O(n Σ n_i + Σ n_i³) for axes of n_i
+    rows.
 
-    Any number of axes, each with any kernel: one for labels makes an axis of tasks. Every axis gets a dense
-    eigendecomposition of its own matrix, also if its kernel has a state space or features: an axis should not have more than
-    a few thousand rows. Any other noise follows in O(n). First derivatives cost about as much as the values; leave-one-out's
-    cost O(n Σ n_i²), and its second derivatives O(n² Σ n_i).
+    The grid may have any number of axes, and each axis any kernel. An axis of labels, such as tasks, is possible too. The
+    matrix of every axis is decomposed densely, even if its kernel has a state space or features, so an axis should not have
+    more than a few thousand rows. Any other noise then costs O(n). First derivatives cost about as much as the values. Those
+    of leave-one-out cost O(n Σ n_i²), and its second derivatives O(n² Σ n_i).
 
     Every cell must count. A grid with missing cells is solved by `kx.CG(kx.Kronecker())`.
 

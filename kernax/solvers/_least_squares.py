@@ -35,9 +35,10 @@ class RawQR(derivatives.AbstractRaw):
 
 
 class ColumnFactor(eqx.Module):
-    """A design `Φ` (n ≥ q) as `Q R`, its columns scaled to length 1 first. Rows that do not count are rows of zeros.
+    """The factorisation `Q R` of a design `Φ` (n ≥ q) whose columns are first scaled to length 1.
 
-    Where the columns depend linearly on each other every answer is NaN, chosen last, and `result` says `rank_deficient`.
+    Rows that do not count are rows of zeros. If the columns are linearly dependent, every answer is NaN, and `result` is
+    `rank_deficient`.
     """
 
     design: Float[Array, "n q"]

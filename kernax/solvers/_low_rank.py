@@ -31,7 +31,7 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Sol
 
 
 class LowRankSystem(AbstractSystem):
-    """`A = U Uᵀ + D`, by the small matrix `I + Uᵀ D⁻¹ U`. See the module's docstring."""
+    """The system `A = U Uᵀ + D`, solved by the small matrix `I + Uᵀ D⁻¹ U`. See the module's docstring."""
 
     gram: LowRankGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
@@ -146,7 +146,7 @@ class LowRankSystem(AbstractSystem):
 
 
 class LowRank(AbstractSolver):
-    """Few features instead of the whole kernel matrix: O(n r²) time and O(n r) memory for r features.
+    """Low-rank approximation by r features instead of the whole kernel matrix. O(n r²) time and O(n r) memory.
 
     If the kernel has finitely many features of its own (`Linear`, `Polynomial`, `Cosine`, `FeatureMap`, `RandomFeatures`,
     their sums and products), they are used, and every answer is exact. Otherwise the features are those of inducing rows
@@ -156,13 +156,13 @@ class LowRank(AbstractSolver):
     row (5 to 95 with 200 to 2000 inducing rows for Matérn-3/2 kernels fitted to data of 8 to 26 columns), and predictions
     are clearly worse than exact ones: use `kx.CG()` there.
 
-    The noise must be positive, since `U Uᵀ` alone is singular. With noise 0 the answer is that of a small jitter, and the
-    status is `singular`.
+    The noise must be positive, since `U Uᵀ` alone is singular. With noise 0 a small jitter is used instead, and the status
+    is `singular`.
 
     **Arguments:**
 
-    - `rank`: the most rows of the data that serve as inducing rows. They are chosen at random, each next one with a
-      probability in proportion to the variance that the earlier ones leave of it (randomly pivoted Cholesky).
+    - `rank`: the most rows of the data that serve as inducing rows. They are chosen at random, one after another. The
+      probability of a row is proportional to its variance given the rows chosen before (randomly pivoted Cholesky).
     - `inducing`: the inducing rows, if they are not to be chosen; `rank` is then ignored. Predictions are differentiable in
       them.
     - `tolerance`: fewer than `rank` rows are chosen if they leave less than this share of the prior variance of all rows;

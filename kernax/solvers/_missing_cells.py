@@ -42,7 +42,7 @@ from kernax.solvers._system import AbstractSystem, Evidence, Solution, largest_e
 
 
 class MissingCellsSystem(AbstractSystem):
-    """The System of a grid without some of its cells. See the module's docstring."""
+    """The system of a grid with missing cells. See the module's docstring."""
 
     gram: AbstractGram
     noise: Float[Array, ""]

@@ -17,7 +17,7 @@ from kernax.solvers._system import AbstractSystem, Evidence, Solution, worst
 
 
 class PerOutput(AbstractSystem):
-    """Systems of any strategy, one for each group of outputs. See the module's docstring.
+    """One System for each group of outputs, made by any solver. See the module's docstring.
 
     Column j of a right-hand side is solved by the System of output j. If one of them fails, all answers are NaN.
     """

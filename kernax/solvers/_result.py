@@ -204,7 +204,7 @@ def result_text(result: Any) -> str:
 
 
 class FailedError(RuntimeError):
-    """Raised by an eager call that failed. Inside `jit`, and for batches, the status is returned instead.
+    """Raised if a call outside `jit` fails numerically. Inside `jit`, and for batches, the status is returned instead.
 
     **Arguments:**
 

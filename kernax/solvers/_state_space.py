@@ -29,11 +29,13 @@ _ROUNDINGS = 100
 
 
 class StateSpace(AbstractSolver):
-    """Markov kernels of one column, in O(n) time and memory: exact, but for `Periodic`, whose harmonics are finitely many.
+    """Solver for Markov kernels of one column, in O(n) time and memory. Exact, except that `Periodic` uses finitely many
+    harmonics.
 
     It accepts these kernels, and their sums, products and multiples, if all parts that depend on time use the same column:
     the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may
-    repeat. A row costs O(J³) with J numbers of state; those of a sum are added, those of a product multiplied.
+    repeat. A row costs O(J³), where J is the number of state variables. The state of a sum has the sum of these numbers,
+    that of a product their product.
 
     | kernel | numbers of state |
     |---|---|
@@ -100,7 +102,7 @@ class Between(NamedTuple):
 
 
 class StateSpaceSystem(AbstractSystem):
-    """`A = L D Lᵀ` in the order of time. What its parts mean is said in `_chain.py`."""
+    """The system `A = L D Lᵀ` with rows in the order of time. Its parts are explained in `_chain.py`."""
 
     gram: ChainGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]

@@ -78,14 +78,14 @@ class Facts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Suggestion:
-    """Which solver suits, and why. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`."""
+    """A suggested solver and the reason for it. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`."""
 
     solver: AbstractSolver
     """The solver, configured."""
     reason: str
     """Why, in a few sentences."""
     memory: dict[str, int]
-    """About how many bytes a fit takes with each of some solvers, by the code that makes the solver."""
+    """The approximate memory of a fit with several solvers, in bytes. The keys are the code that makes the solver."""
     available: int | None
     """Bytes that are available; `None` if that is not known."""
 

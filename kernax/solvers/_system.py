@@ -25,7 +25,7 @@ from kernax.solvers._result import Result, result_name
 
 
 class Solution(NamedTuple):
-    """`A⁻¹ b`, together with how the computation ended and what predictions are made from."""
+    """The solution `A⁻¹ b`, with the status of the computation and what predictions are made from."""
 
     value: Array
     """`A⁻¹ b`, in the shape of b; 0 in masked rows."""
@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
 
 class AbstractSystem(eqx.Module):
-    """`A = K + noise·I`, prepared. See the module's docstring for the laws that every System obeys."""
+    """Base class of prepared systems `A = K + noise·I`. The module's docstring lists the laws that every System obeys."""
 
     gram: eqx.AbstractVar[AbstractGram]
     noise: eqx.AbstractVar[Float[Array, "*n"]]
@@ -332,7 +332,7 @@ class AbstractSystem(eqx.Module):
 
 
 class AbstractSolver(eqx.Module):
-    """A strategy for `A = K + noise·I`: one configured instance, such as `kx.Eigh()`."""
+    """Base class of solvers for `A = K + noise·I`. Pass a configured instance, such as `kx.Eigh()`."""
 
     suits_machines: ClassVar[bool] = False
     """Whether kernel machines accept it. They factorise matrices of their own, with its `max_jitter`."""

@@ -35,10 +35,11 @@ _JOINT = 1024
 
 
 class VecchiaSystem(AbstractSystem):
-    """The blocks and their neighbours, and the sparse factor of the inverse. See `solvers/_conditionals.py`.
+    """A system approximated by blocks, their neighbours, and the sparse factor of the inverse. See
+    `solvers/_conditionals.py`.
 
-    What a failed block leaves undefined is NaN, and the result of the answer says so. The result of the System itself does
-    not depend on the blocks: so a fit, which asks for the evidence alone, factorises each block once.
+    If a block fails, the values that depend on it are NaN, and the `result` of the answer says so. The `result` of the
+    System itself does not depend on the blocks, so a fit, which only needs the evidence, factorises each block once.
     """
 
     gram: AbstractGram
@@ -172,7 +173,7 @@ class VecchiaSystem(AbstractSystem):
 
 
 class Vecchia(AbstractSolver):
-    """Each row is conditioned on a few earlier rows close to it: O(n m³) time and O(n m) memory for m neighbours.
+    """Vecchia approximation: each row is conditioned on m earlier rows close to it. O(n m³) time and O(n m) memory.
 
     For ten thousand to millions of rows. The likelihood is that of a proper Gaussian distribution close to the exact one;
     with as many neighbours as rows it is the exact one. New rows are predicted from the rows nearest to them.
@@ -181,8 +182,9 @@ class Vecchia(AbstractSolver):
     kernel smooth, or lengthscales are long in many columns, it needs more neighbours: check by doubling them, or compare
     the likelihood of some thousand rows with that of `kx.Cholesky()`. Larger blocks help where columns are many.
 
-    Which rows are close is decided by the kernel's lengthscales. `fit` decides it anew a few times (`Fit.num_refreshes`). In
-    between, the neighbours stay, so the objective is smooth. Early rounds use a random part of the rows.
+    The kernel's lengthscales decide which rows are close. `fit` chooses the neighbours again a few times
+    (`Fit.num_refreshes`). In between they do not change, so the objective is smooth. Early rounds use a random part of the
+    rows.
 
     Rows in a file (see `kx.Data`) are read when they are needed, about 8 MB at a time, and about 100 bytes for
     each row are in memory, whatever the number of columns. The file is read once for each search of neighbours: for each
