@@ -92,9 +92,9 @@ class AnyConditioned(Protocol):
 
 
 class Model(AbstractModel):
-    """What is believed before seeing data: `y = f(x) + ε`, f with this kernel and mean, ε with variance `noise`.
+    """A Gaussian process model, `y = f(x) + ε`: f has this kernel and mean, and ε has variance `noise`.
 
-    `noise` is at once the noise variance of the Gaussian process and the ridge λ of kernel ridge regression,
+    `noise` is both the noise variance of the Gaussian process and the ridge λ of kernel ridge regression,
     `min Σ(f(x_i) - y_i)² + λ‖f‖²`.
 
     **Arguments:**
@@ -102,7 +102,7 @@ class Model(AbstractModel):
     - `kernel`: a kernel.
     - `noise`: one number, one per row of the data, or a module that is called with one row and returns a variance, such as
       those of `kx.noises`. 0 interpolates.
-    - `mean`: what is expected before data: a number, a mean of `kx.means`, or any function of one point; 0 if not given.
+    - `mean`: the prior mean of f: a number, a mean of `kx.means`, or any function of one point; 0 if not given.
     - `trend`: functions left free, without a prior (universal kriging): a degree of polynomials, such as 1, or a function
       from one point to a vector; none if not given. The likelihood is then the restricted one.
     """

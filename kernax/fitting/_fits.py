@@ -65,24 +65,33 @@ NUM_FACTS = 8
 class Fits(eqx.Module):
     """Many fits. All arrays are NumPy arrays whose first axis runs over the datasets, in the order in which they were given.
 
-    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`, `fits[[4,
-    7]]` and `fits[["name", "other"]]` are `Fits`. An integer is always a position; use `fits.of(name)` for datasets whose
-    names are integers or dates. `fits.model` is one stacked tree, for `jax.vmap`.
+    `fits[3]` is a `Fit`, and so is `fits["name"]` if the datasets have names; `fits[fits.failed]`, `fits[:10]`,
+    `fits[[4, 7]]` and `fits[["name", "other"]]` are `Fits`. An integer is always a position; use `fits.of(name)` for
+    datasets whose names are integers or dates. `fits.model` is one stacked tree, for `jax.vmap`.
     """
 
     model: Any
+    """The fitted models, as one tree whose arrays have a leading axis."""
     value: Float[AnyArray, " b"]
+    """The objective minus the log-prior of each fit."""
     result: Any
+    """How each fit ended."""
     num_steps: Int[AnyArray, " b"]
+    """The number of evaluations of the objective and its gradient, from the best start of each fit."""
     gradient_norm: Float[AnyArray, " b"]
+    """The largest component of each gradient, in the unconstrained space."""
     at_bound: Any
+    """A tree of booleans: which parameters ended at an end of their range."""
     jitter: Float[AnyArray, " b"]
+    """The jitter that was added to the diagonal in each fit."""
     num_rows: Int[AnyArray, " b"]
     """The number of rows that count, for each dataset."""
     start_values: Float[AnyArray, "b starts"]
+    """The final value of each start; ∞ for a start that failed."""
     keys: tuple[Hashable, ...] = eqx.field(static=True)
     """The names of the datasets: the values of a group column or the keys of a dict, else their numbers."""
     is_named: bool = eqx.field(static=True)
+    """Whether the datasets were given with names."""
     settings: "Settings" = eqx.field(static=True)
     """The options of the fit, which `refit_many` uses again."""
 

@@ -21,9 +21,11 @@ class Fit(eqx.Module, Generic[M]):
     """A fitted model, with the status and the history of the fit."""
 
     model: M
+    """The model at the best point."""
     value: Float[Array, ""]
     """The value of the objective minus the log-prior at `model`, the lowest finite one that was found."""
     result: Any
+    """How the fit ended, a member of `kx.Result`."""
     num_steps: Int[Array, ""]
     """The number of evaluations of the objective and its gradient, from the best start."""
     gradient_norm: Float[Array, ""]
@@ -31,6 +33,7 @@ class Fit(eqx.Module, Generic[M]):
     at_bound: Any
     """A tree of booleans: which parameters ended at an end of their range."""
     jitter: Float[Array, ""]
+    """The jitter that was added to the diagonal at the best point."""
     history: Float[Array, " steps"]
     """The value at every step, from the best start. Padded with NaN if the fit was traced."""
     start_values: Float[Array, " starts"]

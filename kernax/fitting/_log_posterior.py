@@ -20,8 +20,11 @@ class LogPosterior(NamedTuple):
     """The log-density of a posterior over hyperparameters, as a function of one vector."""
 
     density: Callable[[Float[Array, " k"]], Float[Array, ""]]
+    """The log-density of a vector, up to a constant."""
     start: Float[Array, " k"]
+    """The vector of the given model."""
     rebuild: Callable[[Float[Array, " k"]], Any]
+    """The model of a vector."""
 
 
 def log_posterior(

@@ -26,7 +26,7 @@ Numbers = Float[Array, "..."]
 
 
 class GaussianPair(NamedTuple):
-    """`(u, v) ~ N(0, [[q_a, q_ab], [q_ab, q_b]])`, for arrays of pairs: shapes broadcast.
+    """Arrays of normally distributed pairs, `(u, v) ~ N(0, [[q_a, q_ab], [q_ab, q_b]])`. Shapes broadcast.
 
     `versine` is `1 - cos θ` and `vercosine` is `1 + cos θ`, to full accuracy where they are small.
     """
@@ -45,7 +45,7 @@ class GaussianPair(NamedTuple):
 
 
 class AbstractActivation(Parametrised):
-    """A nonlinearity `φ` of a network, known by two expectations: one's own says both.
+    """Base class of activation functions `φ` of a network. Define two expectations, for example:
 
     ```python
     class Sine(kx.kernels.AbstractActivation):
@@ -83,7 +83,7 @@ class AbstractActivation(Parametrised):
 
 
 class ReLU(AbstractActivation):
-    """`φ(u) = max(0, u)`: `E[φφ] = √(q_a q_b) J_1(θ)/2π` and `E[φ'φ'] = J_0(θ)/2π`."""
+    """ReLU, `φ(u) = max(0, u)`: `E[φφ] = √(q_a q_b) J_1(θ)/2π` and `E[φ'φ'] = J_0(θ)/2π`."""
 
     def moment(self, pair):
         return 0.5 * arc_cosine_1(*pair)
@@ -99,7 +99,7 @@ class ReLU(AbstractActivation):
 
 
 class Erf(AbstractActivation):
-    """`φ(u) = erf(u) = 2/√π ∫₀ᵘ exp(-s²) ds`: `E[φφ] = 2/π arcsin(2 q_ab/√((1 + 2q_a)(1 + 2q_b)))`, smooth throughout."""
+    """The error function, `φ(u) = erf(u)`, which is smooth: `E[φφ] = 2/π arcsin(2 q_ab/√((1 + 2q_a)(1 + 2q_b)))`."""
 
     def moment(self, pair):
         # As an arctangent, whose slope stays bounded when saturated units bring the sine close to 1.

@@ -17,7 +17,7 @@ from kernax.rows import num_rows, row_dtype
 
 
 class Sum(AbstractKernel):
-    """`k_1 + k_2 + …`: a sum of independent functions."""
+    """A sum of kernels, `k_1 + k_2 + …`: functions that are sums of independent functions."""
 
     kernels: tuple[AbstractKernel, ...]
 
@@ -86,7 +86,7 @@ def _in_given_ratios(started: AbstractKernel, own: AbstractKernel, given: tuple[
 
 
 class Product(AbstractKernel):
-    """`k_1 · k_2 · …`: similar only where every factor says so."""
+    """A product of kernels, `k_1 · k_2 · …`: rows are similar only if they are similar in every factor."""
 
     kernels: tuple[AbstractKernel, ...]
 
@@ -149,7 +149,7 @@ class Product(AbstractKernel):
 
 
 class Scale(AbstractKernel):
-    """`variance · k`: what `2.0 * kernel` makes."""
+    """A multiple of a kernel, `variance · k`, written `2.0 * kernel`."""
 
     kernel: AbstractKernel
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
@@ -211,7 +211,7 @@ class Scale(AbstractKernel):
 
 
 class Power(AbstractKernel):
-    """`k ** exponent` for a whole exponent of at least 1."""
+    """A power of a kernel, `k ** exponent`, for a whole exponent of at least 1."""
 
     kernel: AbstractKernel
     exponent: int = eqx.field(static=True)
@@ -245,7 +245,7 @@ class Power(AbstractKernel):
 
 
 class Constant(AbstractKernel):
-    """`variance` for every pair: an unknown level. What `kernel + 2.0` adds."""
+    """A constant kernel, `variance` for every pair: functions that are one unknown level. `kernel + 2.0` adds it."""
 
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
 

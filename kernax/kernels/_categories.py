@@ -15,7 +15,7 @@ from kernax.rows import is_label
 
 
 class Categorical(AbstractKernel):
-    """How alike the categories of two rows are. Rows hold them as integers: `{"x": x, "city": codes}`.
+    """A kernel of categories. Rows hold them as integers: `{"x": x, "city": codes}`.
 
     With `rank=None` it is 1 for equal categories and one `correlation` between 0 and 1 for different ones. With a rank it is
     the entry of `B Bᵀ + diag(v)` for the two categories, where B has a row of loadings for each, so that some are more alike
@@ -146,7 +146,7 @@ class Categorical(AbstractKernel):
 
 
 class Hamming(AbstractKernel):
-    """`exp(-Σ_k [a_k ≠ b_k]/ℓ_k)`: each column in which two rows differ makes them less alike, by a factor of `exp(-1/ℓ_k)`.
+    """Hamming kernel, `exp(-Σ_k [a_k ≠ b_k]/ℓ_k)`: each column in which two rows differ multiplies it by `exp(-1/ℓ_k)`.
 
     For rows of labels of any kind, such as sequences or many categorical columns: `Select(Hamming(), key="codes")`. It is a
     product of kernels that are 1 for equal labels and one correlation for different ones, so it is positive definite. Its
@@ -184,11 +184,11 @@ class Hamming(AbstractKernel):
 
 
 class Tanimoto(AbstractKernel):
-    """`a·b/(a·a + b·b - a·b)`: what two sets have in common, as a share of what they have together.
+    """Tanimoto kernel, `a·b/(a·a + b·b - a·b)`: the intersection of two sets divided by their union.
 
-    Also named after Jaccard. For fingerprints of 0 and 1, and for counts: rows without negative numbers, for which it is
-    positive definite (Ralaivola, Swamidass, Saigo and Baldi, 2005). Two empty rows have the kernel 1. It has no parameters:
-    write `1.0 * Tanimoto()` for a variance.
+    Also called the Jaccard kernel. For fingerprints of 0 and 1, and for counts: rows without negative numbers, for which it
+    is positive definite (Ralaivola, Swamidass, Saigo and Baldi, 2005). Two empty rows have the kernel 1. It has no
+    parameters: write `1.0 * Tanimoto()` for a variance.
     """
 
     def pair(self, a, b):

@@ -15,7 +15,7 @@ from kernax.parameters import Parameter, non_negative, positive
 
 
 class Linear(AbstractKernel):
-    """`Σ_k v_k a_k b_k`: linear functions through the origin (add a `Constant` for an unknown level)."""
+    """Linear kernel, `Σ_k v_k a_k b_k`: linear functions through the origin (add a `Constant` for an unknown level)."""
 
     variance: Float[Parameter, "*d"] = positive(default=1.0, unit="y²/x²")
 
@@ -43,7 +43,8 @@ class Linear(AbstractKernel):
 
 
 class Polynomial(AbstractKernel):
-    """`(scale · a·b + offset)^degree`: polynomials up to that degree; offset 0 leaves only the highest one."""
+    """Polynomial kernel, `(scale · a·b + offset)^degree`: polynomials up to that degree; with offset 0, only of that
+    degree."""
 
     degree: int = eqx.field(static=True, default=2)
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)

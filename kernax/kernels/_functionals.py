@@ -14,7 +14,7 @@ from kernax.rows import Functionals, Rows, values_at
 
 
 class OfFunctionals(AbstractKernel):
-    """The covariance of what rows observe of a function with a given kernel: values, slopes and averages.
+    """Covariance of observed values, slopes and averages of a function with a given kernel.
 
     A row of `kx.observe` observes a functional `L f = Σ_q (w_q f(x_q) + v_q · ∇f(x_q))`, and the covariance of two of them
     is `L_a L_b k(x_a, x_b)`. Slopes are directional derivatives of the kernel's own matrix, in forward mode, once for

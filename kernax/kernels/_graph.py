@@ -20,7 +20,7 @@ _ROUNDING = 1e-8
 
 
 class Graph(AbstractKernel):
-    """How alike two nodes of a graph are: `[U f(Λ) Uᵀ]_ab` with the eigenvalues Λ and eigenvectors U of its Laplacian.
+    """Kernel of the nodes of a graph, `[U f(Λ) Uᵀ]_ab`, with the eigenvalues Λ and eigenvectors U of its Laplacian.
 
     `f(λ) = exp(-ℓ²λ/2)` is the diffusion kernel, and `f(λ) = (1 + ℓ²λ/2ν)^-ν` a Matérn kernel on the graph, which tends to
     it as ν grows (Borovitskiy et al., 2021). It is divided by the mean of its diagonal, so that the average variance is 1.
@@ -100,7 +100,7 @@ class Graph(AbstractKernel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Eigenvalues and eigenvectors of a Laplacian. They are no parameters, so they are part of a model's structure."""
+    """Eigenvalues and eigenvectors of a Laplacian. They are not parameters, so they are part of a model's structure."""
 
     eigenvalues: np.ndarray
     vectors: np.ndarray

@@ -23,7 +23,7 @@ _GROUPS = 64
 
 @dataclasses.dataclass(frozen=True)
 class NormalInputs:
-    """A column that is normally distributed. Integrals of an `RBF` over it have a closed form.
+    """A normal distribution of one column. Integrals of an `RBF` over it have a closed form.
 
     **Arguments:**
 
@@ -42,7 +42,7 @@ class NormalInputs:
             raise ValueError(f"NormalInputs needs a finite mean and a positive scale, got {self.mean} and {self.scale}.")
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Evenly spaced points and weights that stand for the distribution. For kernels that is accurate to rounding."""
+        """Evenly spaced points and weights that approximate the distribution, for kernels to rounding accuracy."""
         points = np.linspace(-_REACH, _REACH, _NODES)
         weights = np.exp(-0.5 * points**2)
         return self.mean + self.scale * points, weights / weights.sum()
@@ -54,7 +54,7 @@ class NormalInputs:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PointInputs:
-    """A column that takes a few values with given weights, such as the values that were observed.
+    """A discrete distribution of one column: a few values with weights, such as the values that were observed.
 
     **Arguments:**
 

@@ -18,7 +18,7 @@ from kernax.rows import is_label
 
 
 class Select(AbstractKernel):
-    """A kernel that sees only a part of each row.
+    """A kernel that uses only a part of each row, such as some columns.
 
     **Arguments:**
 
@@ -122,7 +122,8 @@ def _place(value: Any, what: str, given: Any) -> int:
 
 
 class Warp(AbstractKernel):
-    """`k(g(a), g(b))` for a function or Equinox module `g` of one point: a deep kernel if `g` is a network.
+    """A kernel of transformed inputs, `k(g(a), g(b))`, for a function or Equinox module `g`. A deep kernel if `g` is a
+    network.
 
     **Arguments:**
 
@@ -174,7 +175,7 @@ class Warp(AbstractKernel):
 
 
 class FeatureMap(AbstractKernel):
-    """`φ(a)·φ(b)` for an explicit feature map.
+    """The kernel `φ(a)·φ(b)` of an explicit feature map.
 
     **Arguments:**
 

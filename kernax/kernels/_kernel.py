@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class AbstractKernel(Parametrised):
-    """A symmetric, positive semi-definite function of two points. Splines are definite only up to their `trend`.
+    """Base class of kernels: symmetric, positive semi-definite functions of two points.
 
-    `pair` is the definition, and all that a kernel of your own needs. `gram` and `diag` follow from it; a kernel that
-    knows a faster way to the same numbers replaces them. The methods `state_space`, `features`, `waves`, `axes` and `trend`
-    say what structure a kernel has, and return `None` if it has none; solvers ask for the structure that they need.
+    Splines are definite only up to their `trend`. A kernel of your own needs to define `pair` only. `gram` and `diag` follow
+    from it; a kernel overrides them if there is a faster way to the same numbers. The methods `state_space`, `features`,
+    `waves`, `axes` and `trend` say what structure a kernel has, and return `None` if it has none; solvers ask for the
+    structure that they need.
     """
 
     if TYPE_CHECKING:

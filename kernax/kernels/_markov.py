@@ -38,7 +38,7 @@ Transition = Callable[[Float[Array, "*n"]], tuple[Float[Array, "*n p j j"], Floa
 
 @dataclasses.dataclass(frozen=True)
 class Coordinate:
-    """Which number of a row is the time. It is compared by value."""
+    """The number of a row that is the time. It is compared by value."""
 
     path: tuple[str | int, ...] = ()
     """Keys of dicts and places in tuples that lead to an array."""
@@ -93,7 +93,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class MarkovProcess:
-    """A kernel as a Markov process. See the module's docstring for the terms.
+    """A kernel written as a Markov process. The module's docstring explains the terms.
 
     **Arguments:**
 

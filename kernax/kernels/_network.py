@@ -89,7 +89,7 @@ def _as_activation(value: Any) -> AbstractActivation:
 
 
 class AbstractNetwork(AbstractKernel):
-    """A kernel of a fully connected network of infinite width with `depth` hidden layers.
+    """Base class of kernels of fully connected networks of infinite width with `depth` hidden layers.
 
     Scaled by fan-in: a weight of a layer with m inputs has variance `σ_w²/m` and a bias `σ_b²`. So the first preactivations
     have the covariance `σ_b² + σ_w² a·b/d`, those after a hidden layer `σ_b² + σ_w² E[φ(u)φ(v)]`, and the last ones are the
@@ -160,7 +160,7 @@ class AbstractNetwork(AbstractKernel):
 
 
 class NNGP(AbstractNetwork):
-    """The Gaussian process that a random network of infinite width is, with `depth` hidden layers.
+    """The kernel of a random neural network of infinite width with `depth` hidden layers (NNGP).
 
     `K⁰ = σ_b² + σ_w² a·b/d` and `Kˡ⁺¹ = σ_b² + σ_w² E[φ(u)φ(v)]` with `(u, v) ~ N(0, Kˡ)`: a weight of a layer with m inputs
     has variance `σ_w²/m` (`weight_variance` is σ_w²) and a bias σ_b² (`bias_variance`), both one number for all layers or
@@ -184,7 +184,7 @@ class NNGP(AbstractNetwork):
 
 
 class NTK(AbstractNetwork):
-    """The neural tangent kernel of the networks of `NNGP`: `∇f(a)·∇f(b)`, the gradient being in all weights and biases.
+    """The neural tangent kernel, `∇f(a)·∇f(b)`, of the networks of `NNGP`. The gradient is in all weights and biases.
 
     In the NTK parametrisation (weights `σ_w w/√m` and biases `σ_b β` with standard normal, trained `w` and `β`):
     `Θ⁰ = K⁰`, `Θˡ⁺¹ = Kˡ⁺¹ + σ_w² Θˡ E[φ'(u)φ'(v)]`, with K and all arguments as in `NNGP`.

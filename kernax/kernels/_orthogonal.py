@@ -37,8 +37,8 @@ class ZeroMean(AbstractKernel):
 
     **Arguments:**
 
-    - `kernel`: a kernel of one column. Nothing is left of one whose functions are all multiples of a single function with a
-      mean, such as `Linear()` where the column's mean is not 0: write `kx.Linear() + 1.0`.
+    - `kernel`: a kernel of one column. It must not have functions that are all multiples of one function whose mean is not
+      0, such as `Linear()` where the column's mean is not 0: write `kx.Linear() + 1.0`.
     - `inputs`: a [`kernax.kernels.NormalInputs`][] or a [`kernax.kernels.PointInputs`][].
     """
 
@@ -138,8 +138,8 @@ class OrthogonalAdditive(AbstractKernel):
     `v_0 + Σ_q v_q e_q(z_1, …, z_d)`, with a [`kernax.kernels.ZeroMean`][] kernel `z_k` for each column.
 
     `e_q` is the sum over all products of q different columns' kernels (Lu, Boukouvalas & Hensman, 2022). The mean of every
-    effect along each of its columns is 0 over the distribution of the inputs. So the effect of one column cannot hide in an
-    interaction, the components are identifiable, and their variances over independent inputs add up: they are the Sobol
+    effect along each of its columns is 0 over the distribution of the inputs. So an interaction does not contain effects of
+    single columns, the components are identifiable, and their variances over independent inputs add up: they are the Sobol
     indices of `kx.sensitivity`. In an `Additive` kernel the same function can be divided in many ways. Positive definite.
 
     `e_q` comes from the recursion `e_q ← e_q + z_k e_(q-1)` over columns. (The formulas of Newton and Girard, by power sums,

@@ -35,7 +35,7 @@ _FAR = 1600.0
 
 
 class SHO(AbstractKernel):
-    """A stochastically driven harmonic oscillator with damping: waves whose phase and height drift.
+    """Damped harmonic oscillator driven by noise: waves whose phase and amplitude change slowly.
 
     With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`. Where a > 1, it
     is the same with cosh and sinh. Paths can be differentiated once. It is a kernel of one column.

@@ -19,7 +19,7 @@ _EXTRA_ORDERS = 120
 
 
 class Periodic(AbstractKernel):
-    """`exp(-2 Σ_k sin²(π(a_k - b_k)/p_k) / ℓ_k²)`: functions that repeat exactly, in every column.
+    """Periodic kernel, `exp(-2 Σ_k sin²(π(a_k - b_k)/p_k) / ℓ_k²)`: functions that repeat exactly in every column.
 
     With several columns it is the product over the columns, which is positive definite; a sine of the Euclidean distance
     would not be. The Gram matrix is that of an RBF on the circle: with `u = (cos, sin)(2πa/p)`,
@@ -66,7 +66,7 @@ class Periodic(AbstractKernel):
         return of_features(self._waves) if self.lengthscale.size == self.period.size == 1 else None
 
     def omitted_variance(self) -> Float[Array, ""]:
-        """The variance that `kx.StateSpace()` leaves out: 1 less the weights of the harmonics that it uses."""
+        """The variance that `kx.StateSpace()` leaves out: 1 minus the weights of the harmonics that it uses."""
         return jnp.maximum(1.0 - jnp.sum(_wave_weights(self.harmonics, self.lengthscale.reshape(()))), 0.0)
 
     def _waves(self, x: Float[Array, "n 1"]) -> Float[Array, "n r"]:
@@ -88,7 +88,7 @@ class Periodic(AbstractKernel):
 
 
 class Cosine(AbstractKernel):
-    """`cos(2π Σ_k (a_k - b_k)/p_k)`: pure waves of one period."""
+    """Cosine kernel, `cos(2π Σ_k (a_k - b_k)/p_k)`: sine waves of one period."""
 
     period: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
 

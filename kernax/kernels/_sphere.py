@@ -10,7 +10,7 @@ from kernax.kernels._kernel import AbstractKernel
 
 
 class LatitudeLongitude(eqx.Module):
-    """The point in space, `(3,)`, of a place on a sphere, `(latitude, longitude)` in degrees."""
+    """Converts `(latitude, longitude)` in degrees on a sphere to a point in space, `(3,)`."""
 
     radius: float = eqx.field(static=True, default=1.0)
 

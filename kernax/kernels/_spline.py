@@ -19,7 +19,8 @@ from kernax.kernels._trends import PolynomialTrend
 
 
 class CubicSpline(AbstractKernel):
-    """`|a - b|³ / 12`, beside linear functions. In one dimension the natural cubic spline, with norm `∫ f''²`."""
+    """Cubic spline, `|a - b|³ / 12`, with free linear functions. In one dimension the natural cubic spline, with norm
+    `∫ f''²`."""
 
     def pair(self, a, b):
         return _of_distance(jnp.sum((a - b) ** 2), 3, 1 / 12)
@@ -38,10 +39,10 @@ class CubicSpline(AbstractKernel):
 
 
 class ThinPlate(AbstractKernel):
-    """The thin-plate spline: `∝ r^(2·order - d)`, times `log r` for even d, beside polynomials of degree below the order.
+    """Thin-plate spline, `∝ r^(2·order - d)`, times `log r` for even d, with free polynomials of degree below `order`.
 
-    Its norm is the integral of all squared derivatives of that order: the least bent surface for order 2 in two dimensions
-    (`r² log r / 8π`), the natural spline of degree `2·order - 1` in one. Needs `2·order > d` columns.
+    Its norm is the integral of all squared derivatives of that order. It is the surface with the least bending for order 2
+    in two dimensions (`r² log r / 8π`), the natural spline of degree `2·order - 1` in one. Needs `2·order > d` columns.
     """
 
     order: int = eqx.field(static=True, default=2)

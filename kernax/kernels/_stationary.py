@@ -20,7 +20,7 @@ _WRITTEN_OUT = 8
 
 
 class AbstractStationary(AbstractKernel):
-    """A kernel that is a function of the scaled squared distance. One lengthscale, or one per column (ARD)."""
+    """Base class of kernels that are functions of the scaled squared distance. One lengthscale, or one per column (ARD)."""
 
     lengthscale: eqx.AbstractVar[Float[Parameter, "*d"]]
     is_rough: ClassVar[bool] = False
@@ -110,7 +110,7 @@ class RBF(AbstractStationary):
 class Matern12(AbstractStationary):
     """Matérn-1/2 or exponential, `exp(-√s)` with `s = Σ (a_k - b_k)²/ℓ_k²`: continuous, rough paths.
 
-    In one dimension the process of Ornstein and Uhlenbeck.
+    In one dimension this is the Ornstein-Uhlenbeck process.
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
@@ -160,7 +160,8 @@ class Matern52(AbstractStationary):
 
 
 class RationalQuadratic(AbstractStationary):
-    """`(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales; α → ∞ gives the RBF."""
+    """Rational quadratic, `(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales; an RBF for
+    α → ∞."""
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
     alpha: Float[Parameter, ""] = positive(default=1.0, scalar=True)

@@ -17,12 +17,12 @@ from kernax.rows import Functionals, Rows, num_rows, row_dtype, take
 
 
 class AbstractTrend(eqx.Module):
-    """A few functions of a row, whose coefficients the data alone determine."""
+    """Base class of trends: a few functions of a row whose coefficients have no prior."""
 
     @property
     @abc.abstractmethod
     def has_constant(self) -> bool:
-        """Whether the constant function is among them. Several trends together have it only once."""
+        """Whether the constant function is among them. A sum of several trends contains it only once."""
 
     @abc.abstractmethod
     def functions(self, x: Rows) -> Float[Array, "n q"]:
@@ -44,7 +44,7 @@ class AbstractTrend(eqx.Module):
 
 
 class PolynomialTrend(AbstractTrend):
-    """All monomials of the columns up to a degree: 0 is a level, 1 a straight line or plane.
+    """All monomials of the columns up to a degree: 0 is a constant, 1 a straight line or plane.
 
     **Arguments:**
 
@@ -54,7 +54,7 @@ class PolynomialTrend(AbstractTrend):
     degree: int = eqx.field(static=True, default=1)
     middle: Float[Array, " d"] | None = None
     half: Float[Array, " d"] | None = None
-    """Columns are moved and divided by these first. Polynomials stay polynomials: only rounding depends on it."""
+    """The columns are first shifted and scaled by `middle` and `half`. The functions still span the same polynomials."""
 
     def __check_init__(self):
         if self.degree != 0:

@@ -13,7 +13,7 @@ from kernax.parameters import Parameter, as_function, positive, real
 
 
 class ChangePoint(AbstractKernel):
-    """One kernel before a point and another one behind it: `(1 - σ_a)(1 - σ_b) k_1(a, b) + σ_a σ_b k_2(a, b)`.
+    """One kernel before a point and another one after it: `(1 - σ_a)(1 - σ_b) k_1(a, b) + σ_a σ_b k_2(a, b)`.
 
     `σ_a = 1/(1 + e^(-(a_c - location)/width))` is a switch in column c. Positive definite, since it is the covariance of
     `(1 - σ)f_1 + σ f_2` with independent functions.
@@ -76,7 +76,7 @@ class ChangePoint(AbstractKernel):
 
 
 class Gibbs(AbstractKernel):
-    """An RBF whose lengthscale is a function of the row: smooth in one place, and wiggly in another.
+    """An RBF whose lengthscale is a function of the row: smooth in some places and rough in others.
 
     `Π_k √(2ℓ_k(a)ℓ_k(b)/(ℓ_k(a)² + ℓ_k(b)²)) · exp(-(a_k - b_k)²/(ℓ_k(a)² + ℓ_k(b)²))`, with
     `ℓ = exp(log_lengthscale(row))`.
