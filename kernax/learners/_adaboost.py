@@ -25,9 +25,10 @@ _POWER = 0.75
 
 
 class AdaBoost(eqx.Module):
-    """A weighted committee `F(x) = Σₜ αₜ fₜ(x)`; call it with new rows. Entry t of every array belongs to round t.
+    """A classifier fitted by AdaBoost, `F(x) = Σₜ αₜ fₜ(x)`. Call it with new rows. Entry t of every array belongs to round
+    t.
 
-    Rounds that were not made have vote 0 and NaN in all else; `num_rounds` is the number that have a vote. `bounds` is
+    Rounds that were not made have vote 0, and NaN everywhere else; `num_rounds` is the number that have a vote. `bounds` is
     `∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`, and no less than `training_errors`, the share (under D₁) of rows with `yF(x) ≤ 0`.
     """
 
@@ -45,9 +46,9 @@ class AdaBoost(eqx.Module):
     validation_errors: Float[Array, " t"] | None
     """The share of the validation rows with `yF(x) ≤ 0`; None without such data."""
     weights: Float[Array, " n"]
-    """The weights that a further round would have begun with. They sum to 1."""
+    """The weights with which another round would start. They sum to 1."""
     margins: Float[Array, " n"]
-    """`yᵢF(xᵢ)/Σₜαₜ` from −1 to 1 at the rows of the data: how clear the vote was, negative where it was wrong."""
+    """`yᵢF(xᵢ)/Σₜαₜ` from −1 to 1 at the rows of the data: how clear the vote is, negative where it is wrong."""
     num_rounds: Int[Array, ""]
     result: Any
     shapes: Any = eqx.field(static=True)
@@ -64,11 +65,11 @@ class AdaBoost(eqx.Module):
         return _scores(self.members, self.fitted, self.votes, self._rows(x))
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """`sign F(x)`, −1 or +1; a tie says +1."""
+        """`sign F(x)`, −1 or +1; +1 for a tie."""
         return sign(self(x))
 
     def majority(self, x: Any) -> Float[Array, " m"]:
-        """What most of the members say if every one has one vote, −1 or +1; a tie says +1."""
+        """The majority of the members, −1 or +1, if each has one vote; +1 for a tie."""
         one_each = jnp.where(jnp.arange(self.votes.shape[0]) < self.num_rounds, 1.0, 0.0 * self.votes)
         return sign(_scores(self.members, self.fitted, one_each, self._rows(x)))
 

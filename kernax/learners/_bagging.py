@@ -26,26 +26,32 @@ from kernax.solvers import AbstractSolver, Cholesky, Result, is_usable, offered,
 
 
 class Bagged(eqx.Module):
-    """A committee: `committee(x)` is the mean over its members, of those that did not fail.
+    """A bagged model. `bagged(x)` is the mean of the members that did not fail.
 
-    Member b has seen row i `counts[b, i]` times. What fails has a status of its own in `result`, is not `ok`, answers NaN
+    Member b was trained with row i `counts[b, i]` times. A member that fails has its status in `result`, is not `ok`, is NaN
     in `members_at`, and is left out of everything else.
     """
 
     model: Model
-    """One for all, or with a leading member axis if each was fitted."""
+    """One model for all members, or with a leading axis over members if each was fitted."""
     data: Data
+    """The dataset."""
     counts: Int[Array, "b n"]
+    """How many times each member was trained with each row, `(members, n)`."""
     alpha: Float[Array, "b n *p"]
+    """The coefficients of each member."""
     free: Float[Array, "b q p"] | None
     """The members' coefficients of the functions that a trend, or a spline, leaves free."""
     jitter: Float[Array, " b"]
+    """The jitter of each member."""
     result: Any
+    """The status of each member."""
     ok: Bool[Array, " b"]
-    """Whether there are numbers behind `result`."""
+    """Which members are usable."""
     fits: Fits | None
-    """How each member was fitted, if it was."""
+    """The fit of each member, if the members were fitted."""
     is_fitted: bool = eqx.field(static=True)
+    """Whether each member has its own parameters."""
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
         """The mean of the members at the rows of x; NaN if all of them failed. For a common model, one Gram matrix."""
@@ -61,17 +67,17 @@ class Bagged(eqx.Module):
 
     @property
     def num_failed(self) -> Int[Array, ""]:
-        """Members that are left out."""
+        """The number of members that are left out."""
         return jnp.sum(~self.ok)
 
     @property
     def oob_counts(self) -> Int[Array, " n"]:
-        """For each row, how many members have not seen it: those that its out-of-bag prediction is a mean of."""
+        """For each row, the number of members that have not seen it. Its out-of-bag prediction is their mean."""
         return jnp.sum(_out_of_bag(self), axis=0)
 
     @property
     def num_never_oob(self) -> Int[Array, ""]:
-        """Rows that count and that every member has seen: `oob_error` leaves them out."""
+        """The number of rows that count and that every member has seen. They are left out of `oob_error`."""
         return jnp.sum(self.data.mask & (self.oob_counts == 0))
 
     @property

@@ -31,7 +31,7 @@ class LatentClasses(NamedTuple):
 
 
 class SoftmaxGP(AbstractExpansion):
-    """A `LatentGP` with the likelihood `Softmax` that has seen data. Called with new rows it gives the means of all f there.
+    """A `LatentGP` with the likelihood `Softmax`, conditioned on data. Call it with new rows for the means of all f there.
 
     Differentiable of any order with respect to the kernel's parameters and x.
     """
@@ -46,9 +46,9 @@ class SoftmaxGP(AbstractExpansion):
     values: Float[Array, "n k"]
     """The mode of all f at the data."""
     inner: SoftmaxCurvature
-    """What variances are made from."""
+    """The factorisation from which variances are computed."""
     log_likelihood: Float[Array, ""]
-    """What `kx.log_marginal_likelihood` answers."""
+    """The approximate marginal likelihood, which `kx.log_marginal_likelihood` returns."""
     gradient_norm: Float[Array, ""]
     num_steps: Int[Array, ""]
     result: Any

@@ -22,10 +22,10 @@ class Entry(eqx.Module):
 
 
 class Dictionary(AbstractMembers):
-    """`±sign g(x)` for every function g of a list, each of one point to one number; the sign of 0 is +1.
+    """Weak learners `±sign g(x)`, for every function g in a list. Each maps one point to one number; the sign of 0 is +1.
 
-    Points may have any structure. The functions are evaluated once at the data, after which a round costs O(n) a function.
-    Of ties the first in the list. The same functions (as objects) do not compile anew.
+    Points may have any structure. The functions are evaluated once at the data; after that a round costs O(n) for each
+    function. The first function in the list wins a tie. The same function objects are not compiled again.
     """
 
     functions: tuple[Any, ...]

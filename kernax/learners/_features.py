@@ -48,7 +48,8 @@ class PolynomialFeatures(eqx.Module):
 
 
 class FourierFeatures(Parametrised):
-    """`scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]` for angular frequencies `ω`, one a row."""
+    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`, with one angular frequency `ω` in
+    each row."""
 
     frequencies: Float[Parameter, "m d"] = real()
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)

@@ -49,14 +49,15 @@ _MAX_STEPS = 100
 
 
 class LatentGP(AbstractMachine):
-    """A Gaussian process f with this kernel, and observations `y_i ~ p(y | f(x_i))`, `p = e^-loss / Z`.
+    """A Gaussian process f with any likelihood: observations `y_i ~ p(y | f(x_i))`, `p = e^-loss / Z`.
 
     `kx.condition(gp, data)` finds the mode and Laplace's approximation around it: O(n³/3) for each of five to ten steps.
-    `kx.fit(gp, data)` maximises the approximate marginal likelihood. A constant level is a kernel, too: add `kx.Constant()`.
+    `kx.fit(gp, data)` maximises the approximate marginal likelihood. For a constant level, add `kx.Constant()` to the
+    kernel.
 
-    Any solver that takes a noise for each row will do: each step is a regression with noise `1/W`, W being the curvature of
-    the loss. `kx.condition(gp, data, kx.StateSpace())` takes O(n) a step. With `kx.Vecchia()` and `kx.Eigh()` the loss must
-    be curved everywhere, as those of `Poisson` and `Logistic` are; otherwise the result may be `stalled`.
+    Any solver that accepts a noise for each row can be used: each step is a regression with noise `1/W`, where W is the
+    curvature of the loss. `kx.condition(gp, data, kx.StateSpace())` takes O(n) a step. With `kx.Vecchia()` and `kx.Eigh()`
+    the loss must be curved everywhere, as those of `Poisson` and `Logistic` are; otherwise the result may be `stalled`.
     """
 
     kernel: AbstractKernel
@@ -122,14 +123,17 @@ class Latent(NamedTuple):
 
 
 class LaplaceGP(AbstractExpansion):
-    """A `LatentGP` that has seen data. Called with new rows it gives the mean of f there.
+    """A `LatentGP` conditioned on data. Call it with new rows for the mean of f there.
 
     Differentiable of any order with respect to the kernel's and the likelihood's parameters, x and y.
     """
 
     model: LatentGP
+    """The model."""
     data: Data
+    """The dataset."""
     solver: AbstractSolver
+    """The solver."""
     coefficients: Float[Array, " n"]
     """`α = ∂ log p(y | f)` at the mode; 0 in masked rows."""
     intercept: Float[Array, ""]
@@ -139,13 +143,16 @@ class LaplaceGP(AbstractExpansion):
     system: AbstractSystem
     """`K + W⁻¹`."""
     solution: Solution
-    """What predictions are made from."""
+    """The solution from which predictions are made."""
     log_likelihood: Float[Array, ""]
-    """What `kx.log_marginal_likelihood` answers."""
+    """The approximate marginal likelihood, which `kx.log_marginal_likelihood` returns."""
     gradient_norm: Float[Array, ""]
     num_steps: Int[Array, ""]
+    """The number of Newton steps."""
     result: Any
+    """How the computation ended."""
     jitter: Float[Array, ""]
+    """The jitter that was added to the diagonal."""
 
     def __repr__(self):
         return described(self, "log_likelihood", "gradient_norm")
@@ -161,7 +168,7 @@ class LaplaceGP(AbstractExpansion):
     def probability(self, x: Any) -> Float[Array, "m *k"]:
         """`P(y = +1)` at the rows of x, averaged over f; of grades (`Ordinal`) all probabilities, `(m, k)`.
 
-        Nearer to ½ than `machine.probability`, where f is uncertain.
+        It is nearer to ½ than the sigmoid of the mean of f, since f is uncertain.
         """
         return averaged(self.model.likelihood.probability, *self.latent(x))
 
@@ -171,7 +178,7 @@ class LaplaceGP(AbstractExpansion):
         return averaged(self.model.likelihood.mean, *self.latent(x))
 
     def interval(self, x: Any, level: float = 0.95) -> Interval:
-        """Where a new observation at each row of x lies with probability `level`, by its quantiles `(1 ± level)/2`.
+        """The interval that contains a new observation with probability `level`, from its quantiles `(1 ± level)/2`.
 
         Whole numbers for counts and grades. The uncertainty of f is included. Not differentiable.
 

@@ -19,11 +19,11 @@ from kernax.solvers import Result, throw_unless
 
 
 class LassoFit(AbstractLinearFit):
-    """The lasso at one penalty. Coefficients of columns that are off are exactly 0.
+    """A lasso fit at one penalty. Coefficients of columns that are left out are exactly 0.
 
-    `kkt_residual` is the largest violation of the optimality conditions, taken from their definition: with the correlations
-    `g = Φᵀ(y - Φw)` it is `|g_j - (λ/2) sign(w_j)|` where `w_j ≠ 0` and `max(|g_j| - λ/2, 0)` elsewhere, relative to
-    `max |Φᵀy|` (columns and y centred if there is an intercept). `result` is judged by it.
+    `kkt_residual` is the largest violation of the optimality conditions: with the correlations `g = Φᵀ(y - Φw)` it is
+    `|g_j - (λ/2) sign(w_j)|` where `w_j ≠ 0` and `max(|g_j| - λ/2, 0)` elsewhere, relative to `max |Φᵀy|` (columns and y
+    centred if there is an intercept). `result` depends on it.
     """
 
     features: Any
@@ -36,23 +36,23 @@ class LassoFit(AbstractLinearFit):
 
 
 class LassoPath(eqx.Module):
-    """The lasso at penalties that descend: row i of everything belongs to `penalties[i]`, and `path[i]` is that fit."""
+    """Lasso fits at descending penalties. Entry i of every array belongs to `penalties[i]`, and `path[i]` is that fit."""
 
     features: Any
     penalties: Float[Array, " l"]
     """λ of `½‖y - Φw‖² + (λ/2)‖w‖₁`, from the largest down."""
     coefficients: Float[Array, "l q"]
-    """Exactly 0 for features that are off."""
+    """Exactly 0 for features that are left out."""
     intercepts: Float[Array, " l"]
     kkt_residual: Float[Array, " l"]
-    """How far the conditions of optimality are from being met."""
+    """The largest violation of the optimality conditions."""
     num_steps: Int[Array, ""]
-    """Knots of the path that were passed, for all penalties together."""
+    """The number of knots of the path, for all penalties together."""
     result: Any
 
     @property
     def num_nonzero(self) -> Int[Array, " l"]:
-        """Coefficients that are not 0."""
+        """The number of coefficients that are not 0."""
         return jnp.sum(self.coefficients != 0, axis=-1)
 
     def __len__(self) -> int:

@@ -15,7 +15,8 @@ from kernax.parameters import Parameter, positive, real
 
 
 class Bernoulli(AbstractLoss):
-    """`log(1 + e^f) - yf` for y = 0 or 1, with `P(y = 1) = 1/(1 + e^{-f})`. `Logistic` is the same for labels -1 and +1."""
+    """Bernoulli likelihood, `log(1 + e^f) - yf` for y = 0 or 1, with `P(y = 1) = 1/(1 + e^{-f})`. `Logistic` has labels -1
+    and +1."""
 
     whole: ClassVar[bool] = True
 
@@ -50,7 +51,7 @@ class Bernoulli(AbstractLoss):
 
 
 class NegativeBinomial(AbstractLoss):
-    """Counts y of mean `μ = e^f` and variance `μ + dispersion·μ²`, more than a Poisson distribution's.
+    """Negative binomial likelihood for counts y with mean `μ = e^f` and variance `μ + dispersion·μ²`, larger than Poisson's.
 
     `-log p = (y + r) log(1 + e^{f - log r}) - y(f - log r) + log(Γ(r) Γ(y + 1) / Γ(y + r))` with `r = 1/dispersion`.
     """
@@ -88,7 +89,8 @@ class NegativeBinomial(AbstractLoss):
 
 
 class Ordinal(AbstractLoss):
-    """Grades y = 0, …, k - 1 in an order: `P(y ≤ j) = 1/(1 + e^{f - t_j})` with rising thresholds `t_0 < … < t_{k-2}`.
+    """Ordinal likelihood for ordered grades y = 0, …, k - 1: `P(y ≤ j) = 1/(1 + e^{f - t_j})` with thresholds
+    `t_0 < … < t_{k-2}`.
 
     The thresholds are parameters that `kx.fit` fits: the first one and the gaps between them.
 
@@ -164,11 +166,12 @@ class Ordinal(AbstractLoss):
 
 
 class StudentT(AbstractLoss):
-    """`y = f + scale·t` with Student's t of `freedom` degrees: outliers hardly count.
+    """Student's t likelihood, `y = f + scale·t` with `freedom` degrees of freedom: outliers have little influence.
 
-    `-log p = ½(ν + 1) log(1 + r²/(ν scale²)) + …` with `r = y - f` is not convex: it bends down beyond `|r| = √ν scale`, and
-    the mode need not be unique. `condition` looks for it from two starts. If they lead to two modes it keeps the better one,
-    and the result is `several_modes`. In Laplace's approximation a negative curvature counts as 0.
+    `-log p = ½(ν + 1) log(1 + r²/(ν scale²)) + …` with `r = y - f` is not convex: its curvature is negative beyond
+    `|r| = √ν scale`, and the mode need not be unique. `condition` searches from two starts. If these lead to different
+    modes, it keeps the better one, and the result is `several_modes`. In Laplace's approximation a negative curvature counts
+    as 0.
     """
 
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
@@ -210,7 +213,7 @@ class _Normal(AbstractLoss):
 
 
 class Softmax(AbstractLoss):
-    """`log Σ_c e^{f_c} - f_y` for classes y = 0, …, k - 1: `P(y = c) = e^{f_c} / Σ e^f`.
+    """Softmax likelihood, `log Σ_c e^{f_c} - f_y`, for classes y = 0, …, k - 1 with `P(y = c) = e^{f_c} / Σ e^f`.
 
     Each class has a latent function of its own, all with the kernel of the model.
 

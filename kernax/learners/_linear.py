@@ -17,10 +17,10 @@ FORMS = ("primal", "dual", "saddle_point")
 
 
 class LeastSquaresFit(AbstractLinearFit):
-    """Ordinary least squares: coefficients (q,) or (q, p), and what one factorisation says about every row.
+    """An ordinary least squares fit: coefficients (q,) or (q, p), and the leverage and residual of every row.
 
-    `leverage` is `ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the share that row i has in its own fitted value; it sums to `rank`, which counts
-    the intercept. Where `result` is no success, all numbers but the rank are NaN.
+    `leverage` is `ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the weight of row i in its own fitted value. It sums to `rank`, which counts the
+    intercept. If `result` is not `successful`, all numbers except the rank are NaN.
     """
 
     features: Any
@@ -48,7 +48,7 @@ class LeastSquaresFit(AbstractLinearFit):
 
 
 class RidgeFit(AbstractLinearFit):
-    """Ridge regression: coefficients (q,) or (q, p), the form that was solved, and the jitter that it took."""
+    """A ridge regression fit: coefficients (q,) or (q, p), the form that was solved, and the jitter that was needed."""
 
     features: Any
     coefficients: Float[Array, "q *p"]

@@ -21,7 +21,7 @@ class LinearThreshold(eqx.Module):
 
 
 class LinearThresholds(AbstractMembers):
-    """Half-spaces `±sign(w·x - θ)`. The least error over all of them is hard to find; this is a good one.
+    """Weak learners that are half-spaces, `±sign(w·x - θ)`. The best one is hard to find; this finds a good one.
 
     The direction is that of weighted ridge regression of y, which is Fisher's discriminant, on columns brought to variance
     1 under the weights; `ridge` is what is added to those. The threshold is then exact, as that of a stump. O(nd² + d³ +

@@ -32,10 +32,10 @@ def _softplus_jvp(primals, tangents):
 
 
 class AbstractLoss(Parametrised):
-    """What a function that is f at a point costs if y was observed there: convex in f, and continuously differentiable.
+    """Base class of losses: functions of an observation y and a value f, convex in f and continuously differentiable.
 
-    `value` is all that a loss of one's own needs; its derivatives come from automatic differentiation. The other methods say
-    what else a loss may be: a likelihood, `p(y | f) = e^-loss / Z` with a Z that does not depend on f, or a probability.
+    A loss of your own needs to define `value` only; derivatives come from automatic differentiation. The other methods are
+    for losses that are also likelihoods, `p(y | f) = e^-loss / Z` with a Z that does not depend on f, or give probabilities.
     """
 
     labels: ClassVar[bool] = False
@@ -51,12 +51,12 @@ class AbstractLoss(Parametrised):
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes there are if y is the number of one, 0, 1, …; else `None`."""
+        """The number of classes, if y is a class 0, 1, …; else `None`."""
         return None
 
     @property
     def num_functions(self) -> int:
-        """How many latent functions a row has. `value` is called with so many numbers in f if there are several."""
+        """The number of latent functions of a row. If there are several, `value` is called with that many numbers in f."""
         return 1
 
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class AbstractLoss(Parametrised):
         """The loss of one row."""
 
     def held_out(self, y: Scalar, f: Scalar) -> Scalar:
-        """What counts on a row that was not learned from; it must not fall merely because the loss's parameters change."""
+        """The score of a held-out row. It must not fall merely because the loss's parameters change."""
         return self.value(y, f)
 
     def log_normaliser(self) -> Scalar:
@@ -100,18 +100,19 @@ class AbstractLoss(Parametrised):
         return jnp.abs(y) == 1 if self.labels else jnp.asarray(True)
 
     def has_minimum(self, y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Bool[Array, ""]:
-        """Whether some constant is best for all rows that count; else an intercept runs away."""
+        """Whether the loss of all rows that count has a minimum over constants; otherwise an intercept grows without
+        bound."""
         if not self.labels:
             return jnp.asarray(True)
         return jnp.any(counts & (y > 0)) & jnp.any(counts & (y < 0))
 
     def spread(self, y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Scalar:
-        """About the variance that f should start with: that of the targets, or 1 where f is no estimate of y."""
+        """A starting value for the variance of f: the variance of the targets, or 1 if f does not estimate y."""
         return jnp.ones((), y.dtype) if self.labels else jnp.var(y, where=counts)
 
 
 class Logistic(AbstractLoss):
-    """`log(1 + e^{-yf})` for labels ±1, the negative log-likelihood of `P(y = 1) = 1/(1 + e^{-f})`."""
+    """Logistic loss, `log(1 + e^{-yf})` for labels ±1: the negative log-likelihood of `P(y = 1) = 1/(1 + e^{-f})`."""
 
     labels: ClassVar[bool] = True
 
@@ -126,7 +127,7 @@ class Logistic(AbstractLoss):
 
 
 class SquaredHinge(AbstractLoss):
-    """`max(0, 1 - yf)²` for labels ±1: rows beyond the margin cost nothing. No likelihood."""
+    """Squared hinge loss, `max(0, 1 - yf)²` for labels ±1. It is 0 beyond the margin, and is not a likelihood."""
 
     labels: ClassVar[bool] = True
 
@@ -139,7 +140,7 @@ class SquaredHinge(AbstractLoss):
 
 
 class Squared(AbstractLoss):
-    """`(y - f)²`: kernel ridge regression. As a likelihood, normal with variance ½."""
+    """Squared loss, `(y - f)²`, of kernel ridge regression. As a likelihood it is normal with variance ½."""
 
     def value(self, y, f):
         return (y - f) ** 2
@@ -149,7 +150,8 @@ class Squared(AbstractLoss):
 
 
 class Huber(AbstractLoss):
-    """`½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond: outliers pull with bounded force."""
+    """Huber's loss: `½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond. The influence of outliers
+    is bounded."""
 
     delta: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
 
@@ -167,8 +169,8 @@ class Huber(AbstractLoss):
 
 
 class SmoothQuantile(AbstractLoss):
-    """`level·r + width·log(1 + e^{-r/width})` for `r = y - f`: the pinball loss, whose f is the quantile `level`, with its
-    corner rounded over a few `width`."""
+    """Smooth quantile loss, `level·r + width·log(1 + e^{-r/width})` for `r = y - f`. This is the pinball loss, whose minimum
+    f is the quantile `level`, with a corner that is rounded over a few `width`."""
 
     level: float = eqx.field(static=True, default=0.5)
     width: Float[Parameter, ""] = positive(default=0.1, scalar=True, unit="y")
@@ -188,7 +190,7 @@ class SmoothQuantile(AbstractLoss):
 
 
 class Poisson(AbstractLoss):
-    """`e^f - yf + log y!` for counts y of mean `e^f`."""
+    """Poisson loss, `e^f - yf + log y!`, for counts y with mean `e^f`."""
 
     whole: ClassVar[bool] = True
 

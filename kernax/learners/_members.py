@@ -10,15 +10,16 @@ from kernax.rows import Rows
 
 
 class AbstractMembers(eqx.Module):
-    """A class G of functions `f(x) = ±1`. A class of your own has these three methods; all of them are traced.
+    """Base class of weak learners for AdaBoost: a set of functions `f(x) = ±1`.
 
-    A member is a pytree of arrays whose shapes do not depend on values: the members of all rounds are stacked. Ties must
-    have a rule, so that the same data make the same committee.
+    A class of your own defines these three methods, which are all traced. A member is a pytree of arrays whose shapes do not
+    depend on values, since the members of all rounds are stacked. Ties must be broken by a fixed rule, so that the same data
+    give the same members.
     """
 
     @abc.abstractmethod
     def prepare(self, x: Rows) -> Any:
-        """Whatever of the inputs serves every round, made once before the first."""
+        """What every round needs from the inputs, computed once before the first."""
 
     @abc.abstractmethod
     def best(self, prepared: Any, y: Float[Array, " n"], weights: Float[Array, " n"]) -> Any:

@@ -43,12 +43,12 @@ class OneAgainstOne(eqx.Module):
     classes: tuple[Any, ...] = eqx.field(static=True)
     """The labels, ascending."""
     coefficients: Float[Array, "n p"]
-    """Of each machine: 0 for rows of other classes, and where a row is no support vector."""
+    """The coefficients of each machine: 0 for rows of other classes, and for rows that are not support vectors."""
     intercepts: Float[Array, " p"]
     kkt_residuals: Float[Array, " p"]
     """The largest violation of the conditions of optimality, in each machine."""
     result: Any
-    """How the first machine ended that failed; `successful` if none did."""
+    """The status of the first machine that failed; `successful` if none did."""
 
     def __repr__(self):
         return f"OneAgainstOne(classes={self.classes}, {self.model!r}, {self.data!r})"

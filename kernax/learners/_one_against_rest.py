@@ -16,7 +16,7 @@ from kernax.model import AbstractModel, condition
 
 
 class OneAgainstRest(eqx.Module):
-    """One machine a class, each trained to tell its class (+1) from all others (−1)."""
+    """One machine for each class, trained to separate it (+1) from all others (−1)."""
 
     machines: tuple[Any, ...]
     classes: tuple[Any, ...] = eqx.field(static=True)
@@ -26,7 +26,7 @@ class OneAgainstRest(eqx.Module):
         return f"OneAgainstRest(classes={self.classes}, machines={[type(machine).__name__ for machine in self.machines]})"
 
     def scores(self, x: Any) -> Float[Array, "m k"]:
-        """What every machine says about every row, in the order of `classes`."""
+        """The value of every machine at every row, in the order of `classes`."""
         return jnp.stack([machine(x) for machine in self.machines], axis=-1)
 
     def classify(self, x: Any) -> Any:

@@ -22,9 +22,10 @@ from kernax.solvers import Eigh, Result, Solution, is_usable, offered, throw_unl
 
 
 class Boosted(eqx.Module):
-    """The model after rounds of boosting: call it with new rows. Row t of everything is after t rounds, row 0 before any.
+    """A model fitted by boosting residuals. Call it with new rows. Entry t of every array is after t rounds; entry 0 before
+    any.
 
-    `num_rounds` is the number of rounds that was chosen, and that `boosted(x)` answers with.
+    `num_rounds` is the chosen number of rounds, which `boosted(x)` uses.
     """
 
     conditioned: Conditioned
@@ -60,7 +61,7 @@ class Boosted(eqx.Module):
 
     @property
     def ok(self) -> Bool[Array, "..."]:
-        """Whether there are numbers behind `result`."""
+        """Whether the answers are usable."""
         return is_usable(self.conditioned.result)
 
     def __repr__(self):

@@ -34,7 +34,8 @@ from kernax.solvers import AbstractSolver, Result
 
 
 class KernelMachine(AbstractMachine):
-    """`min Σ loss(y_i, f(x_i) + b) + λ‖f‖²` for a smooth, convex loss: kernel logistic regression, by default.
+    """A kernel machine, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, for a smooth, convex loss. Kernel logistic regression by
+    default.
 
     `loss` is one of `kernax.learners` or a function `loss(y, f)` of one row. Give λ as `penalty` (one number, or one per
     row) or as `C = 1/(2λ)`; C = 1 if neither is given. `kx.condition(machine, data)` minimises: at most `max_steps` Newton
@@ -102,18 +103,22 @@ class KernelMachine(AbstractMachine):
 
 
 class SmoothMachine(AbstractExpansion):
-    """A `KernelMachine` that has seen data: `f(x) = Σ α_i k(x, x_i) + b`.
+    """A `KernelMachine` conditioned on data: `f(x) = Σ α_i k(x, x_i) + b`.
 
     `coefficients`, `intercept`, `values` and `objective` are differentiable of any order with respect to the kernel's and
-    the loss's parameters, the penalty, x and y, by one more linear system and not through the iterations.
+    the loss's parameters, the penalty, x and y, by one more linear system instead of through the iterations.
     """
 
     model: KernelMachine
+    """The machine."""
     data: Data
+    """The dataset."""
     solver: AbstractSolver
+    """The solver."""
     coefficients: Float[Array, " n"]
     """`α = -C·loss'`, 0 in masked rows."""
     intercept: Float[Array, ""]
+    """b."""
     values: Float[Array, " n"]
     """f at the data, with the intercept."""
     objective: Float[Array, ""]
@@ -121,7 +126,9 @@ class SmoothMachine(AbstractExpansion):
     gradient_norm: Float[Array, ""]
     """The largest component of `C·loss' + α`, relative to the largest of its terms."""
     num_steps: Int[Array, ""]
+    """The number of Newton steps."""
     result: Any
+    """How the computation ended."""
     jitter: Float[Array, ""]
     """What had to be added to the diagonal of `I + √W K √W` to factorise it: 0, unless the kernel is not definite."""
 
@@ -129,7 +136,7 @@ class SmoothMachine(AbstractExpansion):
         return described(self, "gradient_norm")
 
     def probability(self, x: Any) -> Float[Array, " m"]:
-        """`P(y = +1)` at the rows of x if f is taken for certain: the sigmoid of f, for the logistic loss."""
+        """`P(y = +1)` at the rows of x without the uncertainty of f: the sigmoid of f, for the logistic loss."""
         return self.model.loss.probability(self(x))
 
     def classify(self, x: Any) -> Float[Array, " m"]:

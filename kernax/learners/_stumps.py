@@ -10,7 +10,7 @@ from kernax.rows import Rows
 
 
 class Stump(eqx.Module):
-    """`sign` where `x[feature] ≥ threshold`, `-sign` elsewhere; with a threshold of −∞ a constant."""
+    """One stump: `sign` where `x[feature] ≥ threshold`, `-sign` elsewhere; a constant if the threshold is −∞."""
 
     feature: Int[Array, ""]
     threshold: Float[Array, ""]
@@ -18,7 +18,7 @@ class Stump(eqx.Module):
 
 
 class Stumps(AbstractMembers):
-    """Trees with a single test, `±(2·1[x_j ≥ θ] - 1)`, and the two constants: the one with the least weighted error.
+    """Decision stumps, `±(2·1[x_j ≥ θ] - 1)`, and the two constants: finds the one with the least weighted error.
 
     Exact: all thresholds of all columns are tried, as running sums of `Dᵢyᵢ` along columns sorted once. O(nd log n) before
     the first round and O(nd) a round. A threshold is the midpoint between two distinct values. Of ties the constant comes

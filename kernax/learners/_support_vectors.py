@@ -35,10 +35,11 @@ MAX_STEPS = 100
 
 
 class SVR(AbstractMachine):
-    """ε-insensitive regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`; `C = 1/(2λ)`, 1 if neither is given.
+    """Support vector regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`, with `C = 1/(2λ)`. C is 1 if neither is
+    given.
 
-    Its answer `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε, and ±C for rows
-    strictly outside, however far: outliers pull no harder than that. C (or λ) may be given per row.
+    The solution `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε. It is ±C for all
+    rows strictly outside, so the influence of outliers is bounded. C (or λ) may be given per row.
     """
 
     kernel: AbstractKernel
@@ -102,7 +103,7 @@ class SVR(AbstractMachine):
 
 
 class SVC(AbstractMachine):
-    """Hinge-loss classification of labels ±1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`; `C = 1/(2λ)`.
+    """Support vector classification of labels ±1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`, with `C = 1/(2λ)`.
 
     α is 0 for rows beyond the margin, `y f > 1`, and `C y` for rows within it or on the wrong side. C (or λ) may be given
     per row.
@@ -158,17 +159,23 @@ class SVC(AbstractMachine):
 
 
 class SupportVectors(AbstractExpansion):
-    """A support vector machine that has seen data: `f(x) = Σ α_i k(x, x_i) + b`, exact to rounding.
+    """A support vector machine conditioned on data: `f(x) = Σ α_i k(x, x_i) + b`, exact to rounding.
 
-    Coefficients that are 0 or at their bound are so to the bit. Derivatives with respect to kernel, penalty, ε, x and y, of
-    any order, are those of the conditions on the free coefficients; a gradient costs one more factorisation of their rows.
+    Coefficients that are 0 or at their bound are exactly so. It is differentiable of any order with respect to the kernel,
+    the penalty, ε, x and y, through the conditions on the free coefficients. A gradient costs one more factorisation of
+    their rows.
     """
 
     model: Any
+    """The machine."""
     data: Data
+    """The dataset."""
     solver: AbstractSolver
+    """The solver."""
     coefficients: Float[Array, " n"]
+    """α, 0 in masked rows."""
     intercept: Float[Array, ""]
+    """b."""
     values: Float[Array, " n"]
     """`f(x_i) + b` at the data."""
     at_bound: Bool[Array, " n"]
@@ -176,13 +183,15 @@ class SupportVectors(AbstractExpansion):
     objective: Float[Array, ""]
     """`Σ C_i loss_i + ½‖f‖²`: what was minimised, divided by 2λ."""
     duality_gap: Float[Array, ""]
-    """The objective less that of the dual: 0 but for rounding."""
+    """The objective minus that of the dual: 0 up to rounding."""
     kkt_residual: Float[Array, ""]
     """The largest violation of the conditions of optimality, in the unit of y."""
     num_steps: Int[Array, ""]
-    """Linear systems solved."""
+    """The number of linear systems solved."""
     result: Any
+    """How the computation ended."""
     jitter: Float[Array, ""]
+    """The jitter that was added to the diagonal."""
 
     @property
     def support(self) -> Bool[Array, " n"]:
@@ -191,7 +200,7 @@ class SupportVectors(AbstractExpansion):
 
     @property
     def num_support(self) -> Int[Array, ""]:
-        """How many there are."""
+        """The number of support vectors."""
         return jnp.sum(self.support)
 
     def classify(self, x: Any) -> Float[Array, " m"]:

@@ -12,7 +12,8 @@ from kernax.rows import Rows
 
 
 class Tree(eqx.Module):
-    """A full binary tree. Node k has the children `2k + 1` (below its threshold) and `2k + 2`; leaves from left to right."""
+    """A full binary tree. The children of node k are `2k + 1` (below its threshold) and `2k + 2`. Leaves are numbered from
+    the left."""
 
     features: Int[Array, " nodes"]
     thresholds: Float[Array, " nodes"]
@@ -23,12 +24,12 @@ _DEEPEST = 10
 
 
 class Trees(AbstractMembers):
-    """Decision trees of a fixed depth, grown from the root: every node takes the split with the least weighted impurity.
+    """Decision trees of a fixed depth, grown from the root. Every node takes the split with the least weighted impurity.
 
-    Gini's impurity, as in CART, and not the error: the split that a deeper tree needs first often gains no error by itself.
-    So `Trees(1)` are CART's stumps, whose error may be a little above that of `Stumps()`. Every leaf says what most of
-    its weight says, +1 if both sides weigh the same. O(2^depth · nd) a round. Ties as in `Stumps`; a node that cannot
-    be split has the threshold −∞.
+    The impurity is Gini's, as in CART, not the error: a split that a deeper tree needs often does not reduce the error by
+    itself. So `Trees(1)` are CART's stumps, whose error may be a little above that of `Stumps()`. Every leaf says what most
+    of its weight says, +1 if both sides weigh the same. O(2^depth · nd) a round. Ties as in `Stumps`; a node that cannot be
+    split has the threshold −∞.
     """
 
     depth: int = eqx.field(static=True, default=2, converter=lambda value: whole_number(value, "Trees.depth"))
