@@ -26,7 +26,7 @@ _WHOLE = 4
 
 
 class AbstractGram(eqx.Module):
-    """The matrix K of a kernel over rows. Rows and columns that do not count are 0."""
+    """Base class of kernel matrices K over rows. Rows and columns that do not count are 0."""
 
     kernel: eqx.AbstractVar[Any]
     x: eqx.AbstractVar[Rows]
@@ -52,7 +52,7 @@ class AbstractGram(eqx.Module):
         return jnp.where(self.mask, self.kernel.diag(take(self.x)), 0.0)
 
     def rows(self, chosen: Int[Array, " k"]) -> Float[Array, "k n"]:
-        """Some rows of K, evaluated; where a chosen row meets itself stands the exact diagonal entry."""
+        """Some rows of K, evaluated. The diagonal entries among them are exact."""
         some = take(self.x, chosen)
         entries = self.cross(some).T
         itself = chosen[:, None] == jnp.arange(self.n)[None, :]
@@ -96,7 +96,7 @@ class AbstractGram(eqx.Module):
 
 
 class Gram(AbstractGram):
-    """Any kernel over any rows.
+    """The kernel matrix of any kernel over any rows, multiplied tile by tile.
 
     **Arguments:**
 
@@ -144,7 +144,7 @@ class Gram(AbstractGram):
 
 
 class MatrixGram(AbstractGram):
-    """K as numbers: of a kernel, or a matrix that the user brings (then `kernel` is `None`, and new rows are unknown)."""
+    """A stored kernel matrix, or any matrix from the user (then `kernel` is `None`, and there are no new rows)."""
 
     kernel: Any
     x: Rows

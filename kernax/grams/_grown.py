@@ -11,7 +11,8 @@ from kernax.rows import Rows
 
 
 class GrownGram(AbstractGram):
-    """K as numbers, in three blocks: that of the first rows, the columns that were added to it, and their corner."""
+    """A stored kernel matrix in three blocks: that of the first rows, the added columns, and the corner between added
+    rows."""
 
     kernel: Any
     x: Rows

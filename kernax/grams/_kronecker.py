@@ -13,7 +13,7 @@ from kernax.rows import Grid, map_rows, take
 
 
 class KroneckerGram(AbstractGram):
-    """A kernel with `axes()` over a `Grid`. Products go axis by axis; with missing cells it still multiplies."""
+    """The matrix of a kernel with `axes()` over a `Grid`. Products are computed axis by axis. Cells may be missing."""
 
     kernel: Any
     x: Grid

@@ -13,7 +13,7 @@ from kernax.rows import Rows, map_rows
 
 
 class AbstractFeatures(eqx.Module):
-    """Features φ with `k(a, b) ≈ φ(a)·φ(b)`, and what they miss of the kernel.
+    """Base class of features φ with `k(a, b) ≈ φ(a)·φ(b)`, and of the difference to the kernel.
 
     They are `φ(x) = L⁻¹ c(x)`: numbers `c(x)` that the kernel computes, and a triangular matrix L that does not depend on x.
     """
@@ -46,7 +46,7 @@ class AbstractFeatures(eqx.Module):
 
 
 class OwnFeatures(AbstractFeatures):
-    """The features that a kernel has itself. They are exact."""
+    """The finitely many features of a kernel that has them. They are exact."""
 
     kernel: Any
 
@@ -73,7 +73,7 @@ class OwnFeatures(AbstractFeatures):
 
 
 class LowRankGram(AbstractGram):
-    """`K = U Uᵀ` for the features U of the rows.
+    """The low-rank matrix `K = U Uᵀ` for the features U of the rows.
 
     New rows are seen through the same features (`cross`), so that K with new rows added is still positive semi-definite. A
     variance computed from it is never negative.

@@ -10,7 +10,8 @@ from kernax.rows import Rows, map_rows, num_rows, take
 
 
 class StoredGram(AbstractGram):
-    """Any kernel over rows in a file. Who asks for few rows reads few; who multiplies by K reads all of them."""
+    """The kernel matrix of any kernel over rows in a file. Single rows read only what they need; a product with K reads all
+    rows."""
 
     kernel: Any
     x: Rows

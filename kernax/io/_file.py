@@ -23,7 +23,8 @@ _UNKNOWN = "0" * 64
 
 
 class FileError(ValueError):
-    """A file that cannot be loaded: damaged, of another kind, of a newer version, or with something that is not allowed."""
+    """Raised if a file cannot be loaded: it is damaged, of another kind or a newer version, or contains something not
+    allowed."""
 
 
 def pack(structure: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:

@@ -17,14 +17,14 @@ from kernax.rows import Grid, Rows, at_rows, map_rows
 
 
 class Zero(Parametrised):
-    """0 everywhere."""
+    """The mean 0."""
 
     def __call__(self, a: Any) -> Float[Array, ""]:
         return jnp.zeros(())
 
 
 class Constant(Parametrised):
-    """One level; a vector of p levels for p outputs."""
+    """A constant mean; a vector of p levels for p outputs."""
 
     value: Float[Parameter, "*p"] = real(default=0.0, unit="y")
 
@@ -33,7 +33,7 @@ class Constant(Parametrised):
 
 
 class Linear(Parametrised):
-    """`slope · a + intercept`; for p outputs, slope is `(d, p)` and intercept `(p,)`."""
+    """A linear mean, `slope · a + intercept`. For p outputs, slope is `(d, p)` and intercept `(p,)`."""
 
     slope: Float[Parameter, "d *p"] = real(unit="y/x")
     intercept: Float[Parameter, "*p"] = real(default=0.0, unit="y")
@@ -63,7 +63,7 @@ class PerGroup(Parametrised):
         check_labels(self._labels(x), self.values.shape[-1], self._name, "group", has="values")
 
     def levels(self, x: Rows, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, " groups"]:
-        """The mean of the targets of each group; of all of them, for a group without rows that count."""
+        """The mean of the targets of each group, or of all targets for a group without rows that count."""
         groups = jax.nn.one_hot(self._labels(x), self.values.shape[-1], dtype=y.dtype) * mask[:, None]
         counts = jnp.sum(groups, axis=0)
         overall = jnp.sum(jnp.where(mask, y, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
@@ -119,6 +119,6 @@ def mean_values(mean: Any, x: Rows, like: Float[Array, "n *p"]) -> Float[Array, 
 
 
 def check_mean(mean: Any, x: Any) -> None:
-    """Raise `ValueError` if the mean does not know these rows, as far as that can be seen before tracing."""
+    """Raise `ValueError` if the mean cannot be computed for these rows, as far as that can be checked before tracing."""
     if isinstance(mean, PerGroup):
         mean.check(x.with_labels() if isinstance(x, Grid) else x)

@@ -28,8 +28,8 @@ _ROUNDING = 1e-6
 class Heteroscedastic(AbstractNoise):
     """Noise whose size depends on the inputs: `variance · exp(f(row))`, kept within bounds.
 
-    The formula is `variance · (floor + 1/(floor + exp(-f)))`: nowhere less than `variance · floor`, so that the noise cannot
-    collapse to 0 where a few targets happen to be met, and nowhere much more than `variance / floor`.
+    The formula is `variance · (floor + 1/(floor + exp(-f)))`: The noise is at least `variance · floor`, so that it cannot
+    collapse to 0 where the mean happens to pass through a few targets, and at most slightly more than `variance / floor`.
 
     **Arguments:**
 
@@ -91,16 +91,16 @@ def _try(structure: Any, leaves: tuple[Any, ...]) -> None:
 class Interpolant(Parametrised):
     """A smooth function of the row: values at a few anchors, interpolated by a kernel.
 
-    `f(row) = k(row, A) L⁻ᵀ w` with `L Lᵀ = k(A, A)` and independent standard normal weights w. So the values at the anchors
-    A, which are `L w`, are a priori a draw of the Gaussian process with this kernel. The prior of w is part of the model:
-    `kx.fit` finds the mode of the posterior. Far from all anchors, f is 0.
+    `f(row) = k(row, A) L⁻ᵀ w` with `L Lᵀ = k(A, A)` and independent standard normal weights w. So the prior of the values at
+    the anchors A, which are `L w`, is the Gaussian process with this kernel. The prior of w is part of the model: `kx.fit`
+    finds the mode of the posterior. Far from all anchors, f is 0.
 
     **Arguments:**
 
-    - `anchors`: rows at which the values are, `(m, d)`: about as many as the function may have bends.
-    - `kernel`: the covariance of the function a priori. It says what is believed of the function; its parameters are held.
-      By default `4.0 * kx.Matern52(…)` with a lengthscale that suits the anchors. As the logarithm of a noise variance, that
-      is a standard deviation of the noise that varies by a factor of e.
+    - `anchors`: rows at which the values are given, `(m, d)`. More anchors allow a function with more bends.
+    - `kernel`: the prior covariance of the function. Its parameters are not fitted. By default `4.0 * kx.Matern52(…)` with a
+      lengthscale that suits the anchors. For the logarithm of a noise variance this means that the standard deviation of the
+      noise varies by a factor of about e.
     - `key`, `columns`: which part of each row the function sees, if not all of it; see [`kernax.kernels.Select`][]. The
       anchors have that part only.
     """
@@ -130,7 +130,7 @@ class Interpolant(Parametrised):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Anchors:
-    """What an [`kernax.noises.Interpolant`][] interpolates with. It has no parameters: it is part of a model's structure."""
+    """The fixed part of a [`kernax.noises.Interpolant`][]. It has no parameters: it is part of a model's structure."""
 
     rows: Any
     kernel: AbstractKernel

@@ -43,10 +43,10 @@ class PerGroup(AbstractNoise):
 
 
 class Known(AbstractNoise):
-    """A noise variance that was measured: every row brings its own, new rows too. Nothing of it is fitted.
+    """A measured noise variance, stored in every row, including new rows. It is not fitted.
 
     Error bars are usually standard deviations: write their squares into the rows. `kx.noises.Known("variance") + 0.1` adds
-    one variance for all rows, which is fitted: what the error bars do not explain.
+    one variance for all rows, which is fitted, for noise that the error bars do not explain.
 
     **Arguments:**
 

@@ -13,9 +13,9 @@ from kernax.parameters import Parameter, Parametrised, positive
 
 
 class AbstractNoise(Parametrised):
-    """A function from one row to the variance of its noise. Noises are added with `+`: independent errors add up.
+    """Base class of noises: functions from one row to the variance of its noise. Independent noises are added with `+`.
 
-    A noise of your own does not have to derive from it: any callable Equinox module will do, or a function.
+    A noise of your own does not have to derive from it: any callable Equinox module or function can be used.
     """
 
     # NumPy would otherwise take `array + noise` apart, entry by entry.
@@ -47,7 +47,8 @@ class AbstractNoise(Parametrised):
 
 
 class Constant(AbstractNoise):
-    """One variance for all rows, as a part of a sum. Alone, write the number: `kx.Model(kernel, noise=0.1)`.
+    """One variance for all rows, as a part of a sum. If it is the only noise, write the number:
+    `kx.Model(kernel, noise=0.1)`.
 
     **Arguments:**
 

@@ -143,7 +143,7 @@ class Setting:
 
 
 class Parametrised(eqx.Module):
-    """Base class of modules with declared hyperparameters. It stores the constrained values themselves.
+    """Base class of modules with hyperparameters. The parameters are stored as constrained values.
 
     A module of your own derives from it and declares its parameters with [`kernax.positive`][],
     [`kernax.parameters.real`][], [`kernax.parameters.non_negative`][] or [`kernax.parameters.interval`][]. Kernels derive
@@ -217,7 +217,8 @@ def _shown(value: Any) -> str:
 
 
 class Function(eqx.Module):
-    """A Python function as a module without parameters, so that a model that holds it can be passed to `jax.jit`."""
+    """A Python function wrapped as a module without parameters, so that a model that contains it can be passed to
+    `jax.jit`."""
 
     function: Callable[..., Any] = eqx.field(static=True)
 

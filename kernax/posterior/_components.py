@@ -23,11 +23,11 @@ class SumComponents(eqx.Module):
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
-    """The summands, as they print."""
+    """The summands, as text."""
     mean: Float[Array, "k m *p"]
     variance: Float[Array, "k m"]
     rest: Float[Array, "m *p"]
-    """What belongs to no summand: the mean function, and the model's `trend` with its fitted coefficients."""
+    """The rest of the posterior mean: the mean function, and the model's `trend` with its fitted coefficients."""
 
     def __repr__(self):
         return f"SumComponents({', '.join(self.names)})"

@@ -18,7 +18,9 @@ class Interval(NamedTuple):
     """The ends of an interval at each row."""
 
     lower: Float[Array, "m *p"]
+    """The lower ends, one for each row."""
     upper: Float[Array, "m *p"]
+    """The upper ends."""
 
 
 def conformal(c: Conditioned, x: Any, level: float = 0.9) -> Interval:

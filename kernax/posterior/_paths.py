@@ -33,7 +33,7 @@ class SamplePaths(eqx.Module):
     c: Conditioned
     key: Key[Array, ""]
     number: int = eqx.field(static=True)
-    """How many functions."""
+    """The number of functions."""
     update: Solution
     """`A⁻¹ (y - mean(X) - f(X) - ε)` for every function."""
 

@@ -21,6 +21,7 @@ class Prediction(NamedTuple):
     """Mean and variance at new inputs, and how their computation ended."""
 
     mean: Float[Array, "m *p"]
+    """One value for each row; `(m, p)` for p outputs."""
     variance: Float[Array, "m ..."]
     """One for each row; one for each row and output if the outputs are not observed in the same rows."""
     num_clamped: Int[Array, ""]

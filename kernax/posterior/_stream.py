@@ -30,7 +30,7 @@ from kernax.solvers._steps import dense
 
 
 class Streamed(eqx.Module):
-    """A model that has seen a series up to its last row. Made by `stream(c)`; its methods are pure functions."""
+    """A model conditioned on a series up to its last row, from `kx.posterior.stream`. Its methods are pure functions."""
 
     model: Model
     kernel: AbstractKernel

@@ -11,11 +11,14 @@ from kernax.reports._page import Picture, Table, page
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One line: what it is, how it reads, and the number or text behind it."""
+    """One line of a report."""
 
     name: str
+    """What the line is about."""
     text: str
+    """The text of the line."""
     value: Any = None
+    """The number or text as data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Parameter:
     unit: str = ""
     bound: str = ""
     has_own_range: bool = False
-    """Whether its range is another than the kernel declares."""
+    """Whether its range differs from the one that the kernel declares."""
 
     @property
     def text(self) -> str:
@@ -38,13 +41,13 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report:
-    """What `kx.report` says: print it, or leave it at the end of a notebook's cell. `as_dict()` is for programs."""
+    """A report, from `kx.report`. Print it, or leave it at the end of a notebook cell. Programs use `as_dict()`."""
 
     title: str
     entries: tuple[Entry, ...]
     parameters: tuple[Parameter, ...] = ()
     advice: tuple[str, ...] = ()
-    """What looks wrong, and what to do about it: plain sentences."""
+    """What looks wrong and what to do about it, as sentences."""
     about: str = ""
     """A line below the title of the page."""
     tables: tuple[Table, ...] = ()
@@ -79,7 +82,7 @@ class Report:
         )
 
     def to_html(self, *, pictures: bool = True) -> str:
-        """The report as one HTML page that loads nothing from elsewhere.
+        """The report as one HTML page that loads nothing from the network.
 
         It has the pictures of the model as vectors, follows the light or dark mode of the reader's device, and is laid out
         for small screens, too. A table of many fits can be sorted and searched. Needs `jinja2`, and `matplotlib` for the

@@ -33,12 +33,13 @@ class Tried(NamedTuple):
     result: str
     """How the fit ended."""
     seconds: float
-    """The share of this structure, by steps, in the time of the fits that were made together. The first fits compile."""
+    """The time of this structure: its share, by steps, of the time of the fits computed together. The first fits include
+    compilation."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class KernelSearch:
-    """The structures that a search has tried, and the best of them. `print` shows them as a table."""
+    """The result of a kernel search: the structures that were tried, and the best fits. `print` shows a table."""
 
     by: str
     """The criterion: `"bic"` or `"loo"`."""
@@ -62,7 +63,7 @@ class KernelSearch:
     def predict(self, x: Any, *, noisy: bool = False) -> Prediction:
         """Mean and variance of the mixture of the kept models, each conditioned on the data.
 
-        The variance is that of the mixture, so it also contains how much the models differ.
+        The variance is that of the mixture, so it also includes the differences between the models.
 
         **Arguments:**
 
@@ -107,7 +108,7 @@ class KernelSearch:
 
 
 class KernelSearches(Mapping[Hashable, KernelSearch]):
-    """The searches of many datasets by name, or by number if they have no names; `print` shows the best of each."""
+    """The kernel searches of many datasets, by name, or by number if they have no names. `print` shows the best of each."""
 
     def __init__(self, searches: dict[Hashable, KernelSearch], failed: dict[Hashable, str]):
         self.searches = searches

@@ -21,7 +21,7 @@ from kernax.solvers import result_name, throw_unless
 
 
 class SelectorTable(Mapping[str, RidgeChoice]):
-    """The choices of `compare_selectors` by name; `print` shows them side by side, `rows` are their numbers."""
+    """A dict of the choices of `kx.compare_selectors` by name. `print` shows them side by side; `rows` has the numbers."""
 
     def __init__(self, choices: dict[str, RidgeChoice], note: str):
         self.choices = choices

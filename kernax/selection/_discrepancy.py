@@ -18,7 +18,7 @@ from kernax.solvers import Result, is_usable, largest_eigenvalue, result_name, t
 
 
 class Discrepancy(eqx.Module):
-    """The ridge at which `‖y - f̂_X‖² = n σ²`, and how the search ended."""
+    """The ridge at which `‖y - f̂_X‖² = n σ²`, and the status of the search."""
 
     ridge: Float[Array, ""]
     """NaN if there is none."""

@@ -22,7 +22,8 @@ _LEAST_TURN = 0.3
 
 
 class LCurve(eqx.Module):
-    """The points `(log ‖y - f̂_X‖, log ‖f̂‖)` along increasing ridges, their curvature, and the ridge of the corner."""
+    """The L-curve: points `(log ‖y - f̂_X‖, log ‖f̂‖)` along increasing ridges, their curvature, and the ridge at the
+    corner."""
 
     ridges: Float[Array, " l"]
     log_residual_norm: Float[Array, " l"]

@@ -12,10 +12,11 @@ from kernax.model import Conditioned, check_conditioned
 
 
 class LikelihoodTerms(NamedTuple):
-    """`log p(y) = fidelity + complexity + constant + correction`, summed over outputs, and its standard error."""
+    """The terms of `log p(y) = fidelity + complexity + constant + correction`, summed over outputs, and its standard
+    error."""
 
     fidelity: Float[Array, ""]
-    """`-½ (y-μ)ᵀ K̃⁻¹ (y-μ)`: 0 at best, where the data are what the mean expects."""
+    """`-½ (y-μ)ᵀ K̃⁻¹ (y-μ)`: the fit to the data, 0 at best."""
     complexity: Float[Array, ""]
     """`-½ log det K̃`: larger for a model that could explain fewer datasets."""
     constant: Float[Array, ""]

@@ -20,7 +20,7 @@ from kernax.solvers import largest_eigenvalue
 
 
 class RidgePath(eqx.Module):
-    """What kernel ridge regression does at each ridge of a grid; the first axis of every array runs over the ridges."""
+    """Kernel ridge regression at each ridge of a grid. The first axis of every array runs over the ridges."""
 
     ridges: Float[Array, " l"]
     alpha: Float[Array, "l n *p"]
@@ -32,18 +32,18 @@ class RidgePath(eqx.Module):
     rkhs_norm: Float[Array, "l *p"]
     """`‖f̂ - μ‖` in the kernel's space."""
     effective_degrees_of_freedom: Float[Array, "l ..."]
-    """The trace of the matrix that makes fitted values of targets."""
+    """The trace of the matrix that maps targets to fitted values."""
     loo_residuals: Float[Array, "l n *p"]
     """`y_i - f^(-i)(x_i)`."""
     loo_mse: Float[Array, " l"]
-    """Their mean square."""
+    """The mean square of the leave-one-out residuals."""
     gcv: Float[Array, " l"]
-    """Generalised cross-validation."""
+    """The generalised cross-validation score."""
     log_marginal_likelihood: Float[Array, " l"]
     jitter: Float[Array, " l"]
-    """What had to be added to the diagonal, beyond the ridge."""
+    """The jitter that was added to the diagonal in addition to the ridge."""
     result: Any
-    """How the factorisation ended, one for each ridge."""
+    """The status of the factorisation, one for each ridge."""
     fold_mse: Float[Array, "l k"] | None
     """The mean squared residual in each fold left out, if folds were asked for."""
     folds: Folds | None

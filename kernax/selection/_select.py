@@ -29,11 +29,11 @@ SELECTORS: tuple[Selector, ...] = get_args(Selector)
 
 
 class RidgeChoice(eqx.Module):
-    """A ridge, the curve behind its choice, and how the choice ended."""
+    """A chosen ridge, with the criterion along a grid of ridges and the status."""
 
     by: str = eqx.field(static=True)
     ridge: Float[Array, ""]
-    """NaN if there is none to choose (`result` says why)."""
+    """The chosen ridge; NaN if there is none (`result` says why)."""
     value: Float[Array, ""]
     """The criterion at the chosen ridge."""
     ridges: Float[Array, " l"]

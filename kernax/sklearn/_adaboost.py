@@ -18,7 +18,7 @@ from kernax.sklearn._shapes import at_rows, padded
 
 
 class AdaBoostClassifier(ClassifierMixin, Estimator):
-    """AdaBoost; several classes one against the rest (scikit-learn's: SAMME).
+    """AdaBoost classification. Several classes are handled one against the rest (scikit-learn uses SAMME).
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class AdaBoostClassifier(ClassifierMixin, Estimator):
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "AdaBoostClassifier":
-        """Fit to rows X (n, d) and labels y (n,), with a weight for each row if you like."""
+        """Fit to rows X (n, d) and labels y (n,), optionally with a weight for each row."""
         X, codes, weights, _, self.classes_ = labelled_rows(self, X, y, sample_weight)
         check_scalar(self.n_estimators, "n_estimators", Integral, min_val=1)
         train = partial(adaboost, members=self.members, rounds=int(self.n_estimators), weights=padded(weights, 0.0))

@@ -20,7 +20,7 @@ from kernax.sklearn._warnings import warn_unless_converged
 
 
 class GaussianProcessClassifier(ClassifierMixin, Estimator):
-    """Gaussian process classification by Laplace's approximation; several classes together, by a softmax.
+    """Gaussian process classification by Laplace's approximation. Several classes are fitted together, by a softmax.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class GaussianProcessClassifier(ClassifierMixin, Estimator):
     ----------
     classes_ : array (k,)
     machine_ : kernax.learners.LaplaceGP or kernax.learners.SoftmaxGP
-        The conditioned process, of two classes or of several; with rows of padding behind its mask.
+        The conditioned process, of two classes or of several; its data has masked rows of padding.
     kernel_ : kernax kernel
         Its kernel, which all classes share.
     fit_ : kernax.fitting.Fit

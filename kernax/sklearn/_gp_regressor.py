@@ -63,7 +63,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     fit_ : kernax.fitting.Fit
         How the fit went; None without one.
     conditioned_ : kernax.model.Conditioned
-        What kernax's functions take; with rows of padding behind its mask.
+        What kernax's functions take; its data has masked rows of padding.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GaussianProcessRegressor":
-        """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like.
+        """Fit to rows X (n, d) and targets y (n,) or (n, p), optionally with a weight for each row.
 
         A row of weight w has the noise `noise / w`. With a noise that is held, that is the same as w copies of the row;
         copies would also say that there is little noise, which weights do not.

@@ -47,7 +47,7 @@ class KernelRidge(RegressorMixin, Estimator):
         `kernax.Vecchia` do.
     kernel_ : kernax kernel
     conditioned_ : kernax.model.Conditioned
-        What kernax's functions take; with rows of padding behind its mask.
+        What kernax's functions take; its data has masked rows of padding.
     choice_ : kernax.selection.RidgeChoice
         The choice and the curve behind it; None without `select`.
 
@@ -70,7 +70,7 @@ class KernelRidge(RegressorMixin, Estimator):
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRidge":
-        """Fit to rows X (n, d) and targets y (n,) or (n, p), with a weight for each row if you like."""
+        """Fit to rows X (n, d) and targets y (n,) or (n, p), optionally with a weight for each row."""
         X, y = training_rows(self, X, y, multi_output=True, y_numeric=True)
         check_scalar(self.alpha, "alpha", Real, min_val=0.0)
         check_solver(self)

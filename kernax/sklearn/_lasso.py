@@ -16,7 +16,7 @@ from kernax.sklearn._shapes import at_rows, padded_data, padded_width
 
 
 class Lasso(RegressorMixin, Estimator):
-    """The lasso, `min ‖y - Xw - b‖²/(2n) + alpha ‖w‖₁`, exact: its path is followed knot by knot.
+    """The lasso, `min ‖y - Xw - b‖²/(2n) + alpha ‖w‖₁`, solved exactly by following its path.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from kernax.sklearn._shapes import ask, padded, padded_data, padded_mask, padded
 
 
 class SupportVectorRegressor(RegressorMixin, Estimator):
-    """ε-insensitive regression, `min C Σ w_i max(|y_i - f(x_i) - b| - ε, 0) + ½‖f‖²`, exact to rounding.
+    """Support vector regression, `min C Σ w_i max(|y_i - f(x_i) - b| - ε, 0) + ½‖f‖²`, exact to rounding.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class SupportVectorRegressor(RegressorMixin, Estimator):
     intercept_ : float
     kernel_ : kernax kernel
     machine_ : kernax.learners.SupportVectors
-        With rows of padding behind its mask.
+        Its data has masked rows of padding.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class SupportVectorRegressor(RegressorMixin, Estimator):
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorRegressor":
-        """Fit to rows X (n, d) and targets y (n,), with a weight for each row if you like."""
+        """Fit to rows X (n, d) and targets y (n,), optionally with a weight for each row."""
         X, y = training_rows(self, X, y, y_numeric=True)
         check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
         check_scalar(self.epsilon, "epsilon", Real, min_val=0.0)
@@ -79,7 +79,7 @@ class SupportVectorRegressor(RegressorMixin, Estimator):
 
 
 class SupportVectorClassifier(ClassifierMixin, Estimator):
-    """Hinge-loss classification, `min C Σ w_i max(1 - y_i (f(x_i) + b), 0) + ½‖f‖²`, exact to rounding.
+    """Support vector classification, `min C Σ w_i max(1 - y_i (f(x_i) + b), 0) + ½‖f‖²`, exact to rounding.
 
     Several classes are told apart by a machine for every pair of them, as in scikit-learn's `SVC`. Scores break ties between
     votes (there: `break_ties=True`).
@@ -101,7 +101,7 @@ class SupportVectorClassifier(ClassifierMixin, Estimator):
     intercept_ : array (p,)
     kernel_ : kernax kernel
     machine_ : kernax.learners.OneAgainstOne
-        With rows of padding behind its mask.
+        Its data has masked rows of padding.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class SupportVectorClassifier(ClassifierMixin, Estimator):
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SupportVectorClassifier":
-        """Fit to rows X (n, d) and labels y (n,), with a weight for each row if you like."""
+        """Fit to rows X (n, d) and labels y (n,), optionally with a weight for each row."""
         X, codes, weights, places, self.classes_ = labelled_rows(self, X, y, sample_weight)
         check_scalar(self.C, "C", Real, min_val=0.0, include_boundaries="neither")
         self.kernel_ = as_kernel(self, X, weights)

@@ -18,7 +18,7 @@ from kernax.statistics._two_samples import checked_rows, gram_matrix
 
 
 class KernelPCA(eqx.Module):
-    """Principal components of some rows. Call it with new rows for their coordinates `(m, q)`."""
+    """Kernel principal components. Call it with new rows for their coordinates `(m, q)`."""
 
     kernel: AbstractKernel
     x: Rows

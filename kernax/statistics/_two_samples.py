@@ -14,7 +14,7 @@ from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, nu
 
 
 class PermutationTest(NamedTuple):
-    """A test by random permutations."""
+    """The result of a test by random permutations."""
 
     statistic: Float[Array, ""]
     """The statistic of the data."""
