@@ -33,7 +33,9 @@ def as_floats(value: Any, name: str) -> Float[Array, "..."]:
 def as_host_floats(value: Any, name: str) -> Float[np.ndarray, "..."]:
     """What `as_floats` takes, refuses and gives, as a NumPy array of its own."""
     if not is_concrete(value):
-        raise TypeError(f"{name} is being traced, and many datasets are taken in eagerly: inside jit or vmap, use kx.fit.")
+        raise TypeError(
+            f"{name} is being traced, but many datasets can be fitted only outside jit and vmap: use kx.fit inside them."
+        )
     return np.array(*real_numbers(value, name))
 
 
@@ -42,7 +44,9 @@ def real_numbers(value: Any, name: str) -> tuple[Any, Any]:
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is sparse, and kernax works on dense arrays: write {name}.toarray().")
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise TypeError(f"{name} hides entries behind a NumPy mask: fill them in, and mark the rows that count with mask=.")
+        raise TypeError(
+            f"{name} is a masked NumPy array: fill in the masked entries, and mark the rows that count with mask=."
+        )
     value = plain(value)
     if not isinstance(value, jax.Array):
         # Python's own numbers mean no particular precision; an array of float64 does.
@@ -61,7 +65,7 @@ def real_numbers(value: Any, name: str) -> tuple[Any, Any]:
         return value, jax.dtypes.canonicalize_dtype(value.dtype)
     if jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(
-            f"{name} has dtype {value.dtype}, in which no kernel matrix can be factorised: use float32 or float64."
+            f"{name} has dtype {value.dtype}, in which kernel matrices cannot be factorised: use float32 or float64."
         )
     return value, jax.dtypes.canonicalize_dtype(jnp.result_type(float))
 
@@ -109,7 +113,7 @@ def _tell_if_cut(name: str) -> None:
         return
     _told.add("float64")
     warnings.warn(
-        f"{name} is float64, but JAX is set to float32 and cuts it (said once). For float64, write "
+        f"{name} is float64, but JAX is set to float32 and rounds it (this warning appears once). For float64, write "
         'jax.config.update("jax_enable_x64", True) before anything else.',
         stacklevel=levels_to_the_caller(),
     )

@@ -183,7 +183,7 @@ class _Walk:
         raise ValueError(
             f"the checkpoint cannot record {self._trail[-1]}: the content of a {type(thing).__module__}."
             f"{type(thing).__qualname__} cannot be read ({reason}), so a later run could not tell whether it is the same. "
-            "Use numbers, arrays, functions and plain containers instead, or give no checkpoint."
+            "Use numbers, arrays, functions and plain containers instead, or leave out checkpoint=."
         )
 
     def _version(self, module: str) -> str:

@@ -111,7 +111,8 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
     if is_bare(x):
         if dataclasses.is_dataclass(x):
             raise TypeError(
-                f"{name} is a {type(x).__name__}, which JAX does not know as a structure of arrays: register the class with "
+                f"{name} is a {type(x).__name__}, which is not registered with JAX as a structure of arrays: register "
+                f"the class with "
                 "jax.tree_util.register_dataclass."
             )
         x = _stored(x, name) if isinstance(x, np.memmap) and x.ndim > 1 else as_floats(x, name)

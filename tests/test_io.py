@@ -267,7 +267,7 @@ def test_what_cannot_be_registered(thing, name, message, registered):
         ([2**70], r"list\[0\] is an integer of more than 64 bits"),
         ((1, {2}), r"tuple\[1\] is a builtins.set"),
         ([pd.NaT], r"list\[0\] is NaT"),
-        (np.ma.array([1.0, 2.0], mask=[True, False]), "hides entries behind a NumPy mask"),
+        (np.ma.array([1.0, 2.0], mask=[True, False]), "is a masked NumPy array"),
         (np.zeros(2, [("a", float)]), "which cannot be saved"),
     ],
 )

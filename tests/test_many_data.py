@@ -72,7 +72,7 @@ def test_precision_is_that_of_data():
 def test_float64_under_float32_is_cut_and_told_once(monkeypatch):
     monkeypatch.setattr("kernax._arrays._told", set())
     with jax.enable_x64(False):
-        with pytest.warns(UserWarning, match="cuts it") as told:
+        with pytest.warns(UserWarning, match="rounds it") as told:
             data = taken(ragged([3, 4]))
         assert len(told) == 1
         assert told[0].filename == __file__

@@ -145,9 +145,9 @@ def test_noise_per_training_row_says_nothing_about_new_rows():
     np.testing.assert_allclose(kx.log_marginal_likelihood(c), dense(noise)[0], rtol=1e-10)
     np.testing.assert_allclose(kx.variance(c, NEW), dense(noise)[2], rtol=1e-8)
     for ask in (kx.predict, kx.variance, kx.covariance):
-        with pytest.raises(ValueError, match="per training row and says nothing about new rows"):
+        with pytest.raises(ValueError, match="per training row, so that of new rows is unknown"):
             ask(c, NEW, noisy=True)
-    with pytest.raises(ValueError, match="per training row and says nothing about new rows"):
+    with pytest.raises(ValueError, match="per training row, so that of new rows is unknown"):
         kx.sample(c, NEW, key=jax.random.key(0), noisy=True)
     with pytest.raises(ValueError, match=r"Model.noise has shape \(39,\), but the data has 40 rows"):
         kx.condition(model(noise[1:]), kx.Data(X, Y))

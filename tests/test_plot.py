@@ -295,7 +295,7 @@ def test_wrong_things_are_refused_by_name(c, model, data, table):
         plot.posterior(c, np.zeros((3, 2)))
     with pytest.raises(ValueError, match="points to compare"):
         plot.gram(model.kernel)
-    with pytest.raises(ValueError, match="drawn as it is"):
+    with pytest.raises(ValueError, match="x is for kernels only"):
         plot.gram(np.eye(3), data.x)
     with pytest.raises(TypeError, match="a matrix, a kernel"):
         plot.gram("kernel")

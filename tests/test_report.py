@@ -267,7 +267,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="scales has 1 scales of columns"):
         kx.report(FIT, scales=([1.0], 1.0))
     batch = jax.vmap(lambda noise: kx.condition(kx.Model(MODEL.kernel, noise), DATA))(jnp.array([0.1, 0.2]))
-    with pytest.raises(ValueError, match="one dataset, and this is a batch"):
+    with pytest.raises(ValueError, match="one dataset, but this is a batch"):
         kx.report(batch)
     with pytest.raises(ValueError, match="outside jit"):
         jax.jit(lambda c: str(kx.report(c)))(kx.condition(MODEL, DATA))

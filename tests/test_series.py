@@ -243,7 +243,7 @@ def test_a_stream_with_noise_per_row_and_a_mean_is_saved_and_loaded(tmp_path):
 def test_what_a_stream_refuses():
     s = kx.posterior.stream(kx.condition(kx.Model(SUM, 0.1), kx.Data(X, Y)))
     early, mixed = np.array([[1.0]]), np.array([[8.0], [7.0]])
-    with pytest.raises(ValueError, match=r"goes on at its end, time .* has the time 1: condition with kx\.StateSpace"):
+    with pytest.raises(ValueError, match=r"continues after its last time, .* has the time 1: condition with kx\.StateSpace"):
         s.predict(early)
     with pytest.raises(ValueError, match="in the order of time: sort them"):
         s.update(mixed, np.zeros(2))

@@ -130,7 +130,7 @@ def test_noise_of_each_row_is_held():
     kernel = kernels.ConstantKernel(ours.kernel_.variance) * kernels.RBF(ours.kernel_.kernel.lengthscale)
     theirs = gaussian_process.GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, Y)
     close(ours.noise_, noise)
-    with pytest.raises(ValueError, match="says nothing of new ones"):
+    with pytest.raises(ValueError, match="that of new rows is unknown"):
         ours.predict(NEW, return_std=True, noisy=True)
     close(ours.log_marginal_likelihood_value_, theirs.log_marginal_likelihood_value_)
     _, slope = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)

@@ -218,7 +218,7 @@ def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, C
         case ".csv":
             columns, batches = pyarrow.csv.open_csv(path).schema.names, functools.partial(_csv_batches, path, names, numbers)
         case _:
-            raise ValueError(f"{path!r} is none of the files that kernax reads: .parquet, .arrow, .feather, .csv.")
+            raise ValueError(f"{path!r} is not a type of file that kernax reads: write .parquet, .arrow, .feather or .csv.")
     return columns, batches, path
 
 
@@ -227,7 +227,7 @@ def _once(reader: Any) -> Callable[[], Iterator[Any]]:
 
     def batches() -> Iterator[Any]:
         if not unread:
-            raise ValueError("this reader was read already, and can be read once: make a new one.")
+            raise ValueError("this reader has already been read, which is possible only once: make a new one.")
         yield from unread.pop()
 
     return batches

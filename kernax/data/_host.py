@@ -96,7 +96,9 @@ def _parts(item: Any) -> tuple[Any, Any, Any]:
         raise TypeError(f"it must be (x, y), (x, y, mask) or kx.Data, got {what(item)}.")
     name = item[0] if isinstance(item[0], tuple) else (item[0],)
     if hasattr(item[1], "columns") and all(isinstance(part, str | int | float | np.generic) for part in name):
-        raise TypeError("it is a name and a table: write kx.data.groups(table, by=..., x=..., y=...) instead of grouping.")
+        raise TypeError(
+            "it is a pair of a name and a table: write kx.data.groups(table, by=..., x=..., y=...) instead of grouping."
+        )
     return item[0], item[1], item[2] if len(item) == 3 else None
 
 

@@ -112,7 +112,7 @@ def stacked(datasets: Sequence[HostData], rows: int, lanes: int | None = None) -
         raise ValueError(f"{longest.name} has {longest.n} rows: it does not fit into {rows}.")
     lanes = len(datasets) if lanes is None else lanes
     if lanes < len(datasets):
-        raise ValueError(f"{len(datasets)} datasets do not fit into {lanes} lanes.")
+        raise ValueError(f"{len(datasets)} datasets do not fit into a batch of {lanes}.")
 
     like, structure = jax.tree.flatten(longest.x)
     # All are empty, and an x of shape `(0,)` says nothing of columns.

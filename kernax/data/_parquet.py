@@ -79,7 +79,7 @@ def _known(place: Path) -> Any:
     own = {"source.json", "x.npy", "y.npy"}
     foreign = [entry.name for entry in place.iterdir() if entry.name not in own and not entry.name.endswith(".tmp")]
     if foreign:
-        raise ValueError(f"{place} holds other files ({foreign[0]}, …): give a folder of its own.")
+        raise ValueError(f"{place} holds other files ({foreign[0]}, …): give an empty folder.")
     if not all((place / name).exists() for name in own):
         return None
     try:

@@ -77,7 +77,7 @@ def claimed(folder: str | os.PathLike, identity: dict[str, Any], about: dict[str
         _check_same(_read_json(path), identity, folder)
         return folder
     if foreign:
-        raise ValueError(f"{folder} is not empty and holds no checkpoint ({foreign[0]}, …): give a folder of its own.")
+        raise ValueError(f"{folder} is not empty and holds no checkpoint ({foreign[0]}, …): give an empty folder.")
     write_file(path, lambda file: file.write(json.dumps(identity, indent=2).encode()))
     return folder
 

@@ -133,7 +133,9 @@ def fit(
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves((frees, model, data)) if eqx.is_array(leaf)):
         problem = Problem(held, data, objective, settled(solver, model, data))
         if checkpoint is not None:
-            raise ValueError("a fit inside jit or vmap cannot be interrupted: give no checkpoint, or call kx.fit outside.")
+            raise ValueError(
+                "a fit inside jit or vmap cannot have a checkpoint: leave out checkpoint=, or call kx.fit outside."
+            )
         frees, problem = _without_derivative((frees, problem))
         return fit_of(run_traced(frees, problem, rules, key), problem.held, rules)
     kept = None

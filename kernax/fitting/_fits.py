@@ -47,7 +47,7 @@ class Unsaved:
         return f"<{self.what}, which was not saved with the fits: give it again>"
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        raise ValueError(f"the {self.what} was not saved with these fits: fit anew with kx.fit_many.")
+        raise ValueError(f"the {self.what} was not saved with these fits: fit again with kx.fit_many.")
 
 
 def _can_be_pickled(thing: Any) -> bool:

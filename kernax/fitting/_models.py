@@ -33,8 +33,9 @@ class Models(NamedTuple):
         if isinstance(given, AbstractModel):
             if given.is_per_row:
                 raise ValueError(
-                    "the model's noise (or penalty) has an axis. If it is given per row: datasets have rows of their own, "
-                    "so give one number, or fit them singly. If the model is that of kx.fitting.Fits: give these themselves."
+                    "the model's noise (or penalty) is an array. If it is given per row: the datasets have different "
+                    "rows, so give one number, or fit them one at a time. If the model is that of kx.fitting.Fits: pass "
+                    "the Fits itself."
                 )
             return cls(jax.tree.map(_on_host, given), None)
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:

@@ -49,7 +49,8 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
                 found[number] = data
     if len(found) != len(numbers):
         raise ValueError(
-            "not all datasets to try again are there: give the same ones (a generator gives its own only once)."
+            "some of the datasets to fit again are missing: give the same datasets as before (a generator can be read "
+            "only once)."
         )
     some = [found[number] for number in numbers]
     before = fits[numbers]

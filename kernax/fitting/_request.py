@@ -116,6 +116,6 @@ def _check_free(model: AbstractModel, trainable: AbstractModel | None) -> None:
         if is_concrete(value) and getattr(bijector, "zero_allowed", False) and (np.asarray(value) == 0).any():
             name = parameter_name(path)
             raise ValueError(
-                f"{name} is 0, where its logarithm, in which it is fitted, has no value: start it above 0, "
+                f"{name} is 0 and cannot be fitted, since it is optimised in its logarithm: start it above 0, "
                 f"or hold it with trainable=kx.freeze(model, where=lambda m: m.{name})."
             )

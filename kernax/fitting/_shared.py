@@ -61,7 +61,7 @@ class SharedProblem(AbstractProblem):
         del key
         if not self.pieces:
             raise TypeError(
-                "this optimiser asks for values of its own, which shared=True does not compute on several devices: give "
+                "this optimiser evaluates the objective itself, which shared=True does not support on several devices: give "
                 "one device, devices=jax.local_devices()[:1], or another optimiser."
             )
         sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]

@@ -101,7 +101,7 @@ class Stochastic:
     def check_solver(self, solver: AbstractSolver) -> None:
         """Raise `TypeError` if the solver cannot condition on a batch."""
         if self.rows is not None and type(solver).settled is not AbstractSolver.settled:
-            raise TypeError(f"{solver!r} chooses among all rows: for batches take kx.Cholesky(), or leave out rows=.")
+            raise TypeError(f"{solver!r} chooses among all rows: use kx.Cholesky() for batches, or leave out rows=.")
 
 
 @functools.cache

@@ -70,7 +70,7 @@ class Decoder:
             case "times":
                 units = np.dtype(node["units"])
                 if units.kind not in "mM":
-                    raise FileError(f"it holds times in {units}, which is no unit of time")
+                    raise FileError(f"it holds times in {units}, which is not a unit of time")
                 return self._arrays[node["times"]["array"]].view(units)
             case "objects":
                 objects = np.empty(len(node["objects"]), object)
@@ -136,14 +136,14 @@ class Decoder:
     def _instance(self, name: str, nodes: dict[str, Any]) -> Any:
         kind = _allowed(name)
         if not isinstance(kind, type):
-            raise FileError(f"it says that {name!r} is a class, and here it is none")
+            raise FileError(f"it says that {name!r} is a class, but here it is not one")
         values = {field: self.decoded(node) for field, node in nodes.items()}
         if is_named_tuple(kind):
             return kind(**values)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         unknown = [field for field in values if field not in fields]
         if unknown:
-            raise FileError(f"its {name} has the field {unknown[0]!r}, and here that class has none such")
+            raise FileError(f"its {name} has the field {unknown[0]!r}, but here that class has no such field")
         # Not by `__init__`: that may take other arguments, convert, and refuse a tree of booleans in place of numbers.
         instance = object.__new__(kind)
         for field in fields.values():

@@ -58,7 +58,7 @@ class Encoder:
             return {"dict": pairs}
         if isinstance(value, datetime.date):  # pandas' own are datetimes, too
             if value != value:
-                raise TypeError(f"{where} is NaT, no time at all, which is not saved.")
+                raise TypeError(f"{where} is NaT (not a time), which cannot be saved.")
             return {"datetime" if isinstance(value, datetime.datetime) else "date": value.isoformat()}
         if isinstance(value, jax.tree_util.PyTreeDef):
             return {"structure": self.encoded(jax.tree.unflatten(value, [0] * value.num_leaves), where)}
@@ -71,7 +71,7 @@ class Encoder:
 
     def _array(self, value: Any, where: str) -> dict[str, Any]:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            raise TypeError(f"{where} hides entries behind a NumPy mask, which is not saved: fill them in.")
+            raise TypeError(f"{where} is a masked NumPy array, which cannot be saved: fill in the masked entries.")
         if not is_concrete(value):
             raise TypeError(f"{where} is being traced: save finished numbers, outside jit, grad and vmap.")
         is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)

@@ -43,7 +43,7 @@ def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     written = content[place : place + len(_UNKNOWN)]
     found = hashlib.sha256(content[:place] + _UNKNOWN.encode() + content[place + len(_UNKNOWN) :]).hexdigest()
     if written != found.encode():
-        raise FileError("it is damaged: its checksum is not that of its bytes. Take another copy")
+        raise FileError("it is damaged: its checksum does not match its content. Use another copy")
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length])["__metadata__"]
     return json.loads(metadata["kernax"]), safetensors.numpy.load(content)
@@ -54,7 +54,7 @@ def _place_of_checksum(content: bytes | bytearray) -> int:
     length = int.from_bytes(content[:8], "little")
     header = bytes(content[8 : 8 + length])
     if len(content) < 8 or len(header) < length or header.count(_MARK) != 1 or b'"kernax":"' not in header:
-        raise FileError("it is no kernax file, or it is damaged")
+        raise FileError("it is not a kernax file, or it is damaged")
     place = 8 + header.index(_MARK) + len(_MARK)
     if place + len(_UNKNOWN) > 8 + length:
         raise FileError("it is damaged")
@@ -71,7 +71,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file.")
     if path.exists() and not path.is_file():
-        raise OSError(f"{path} is no file that could be replaced: give another name.")
+        raise OSError(f"{path} is not a regular file, so it cannot be replaced: give another name.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
     try:

@@ -286,7 +286,8 @@ def refuse_spline(kernel: AbstractKernel, what: str) -> None:
     """Raise `ValueError` for a spline: it is definite only beside its trend, and multiplication does not keep that."""
     if kernel.trend() is not None:
         raise ValueError(
-            f"{kernel!r} is only conditionally definite, so {what} of it is no kernel: add to it, or scale it by a number."
+            f"{kernel!r} is only conditionally definite, so {what} of it is not a kernel: add to it, or scale it by a "
+            f"number."
         )
 
 

@@ -132,7 +132,7 @@ def _spectrum(laplacian: Any) -> Spectrum:
     eigenvalues, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
     if eigenvalues[0] < -max(slack, _ROUNDING) * len(matrix):
         raise ValueError(
-            f"Graph wants a Laplacian, which has no negative eigenvalue, and the least one is {eigenvalues[0]:g}: for "
+            f"Graph wants a Laplacian, which has no negative eigenvalue, but the smallest one is {eigenvalues[0]:g}: for "
             "weights w, give np.diag(w.sum(axis=1)) - w."
         )
     digest = hashlib.sha256(np.ascontiguousarray(matrix).tobytes()).hexdigest()

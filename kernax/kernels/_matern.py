@@ -59,8 +59,8 @@ class Matern(AbstractStationary):
         # A fit may end at a bound, up to rounding.
         if is_concrete(self.nu) and self.nu.ndim == 0 and not 0.99 * _SMALLEST <= float(self.nu) <= 1.01 * _LARGEST:
             raise ValueError(
-                f"Matern.nu must be between {_SMALLEST:g} and {_LARGEST:g}, got {float(self.nu):g}: for smoother functions "
-                "use kx.RBF, to which the kernel tends."
+                f"Matern.nu must be between {_SMALLEST:g} and {_LARGEST:g}, got {float(self.nu):g}: for smoother "
+                f"functions use kx.RBF, the limit of the kernel."
             )
 
     def of_squared_distance(self, s):

@@ -143,7 +143,7 @@ def adaboost(
     if not isinstance(members, AbstractMembers):
         raise TypeError(f"members must be an instance such as learners.Stumps(), got {members!r}.")
     if patience is not None and validation is None:
-        raise ValueError("patience counts rounds without a smaller error on validation data: give validation=, too.")
+        raise ValueError("patience counts rounds without a smaller error on validation data: give validation= as well.")
     if bound is not None and not bound > 0:
         raise ValueError(f"bound must be positive, got {bound}.")
     max_rounds = _default_rounds(data.n) if rounds is None else whole_number(rounds, "rounds")

@@ -160,7 +160,7 @@ def bagged(
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     if options and not fit_members:
-        raise TypeError(f"{', '.join(options)}: options of kx.fit_many, which need fit_members=True.")
+        raise TypeError(f"{', '.join(options)}: these are options of kx.fit_many and need fit_members=True.")
     counts = drawn_counts(data, members, key, fraction, replace, weights) if counts is None else as_counts(counts, data, key)
     fits = _fits(model, data, counts, key, solver, options) if fit_members else None
     members_of, values = (model, None) if fits is None else (fits.model, (fits.value, fits.result))

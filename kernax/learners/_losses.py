@@ -70,8 +70,9 @@ class AbstractLoss(Parametrised):
     def log_normaliser(self) -> Scalar:
         """`log Z`, where `Z = ∫ e^-loss(y, f) dy` (a sum, for labels and counts)."""
         raise TypeError(
-            f"{self!r} is no negative log-likelihood: the mass of e^-loss over y depends on f, or is not known. Give `fit` "
-            "another objective, such as kx.learners.kfold_loss, or take a loss that normalises, such as learners.Logistic()."
+            f"{self!r} is not a negative log-likelihood: the integral of e^-loss over y depends on f, or is not known. "
+            f"Give `fit` "
+            "another objective, such as kx.learners.kfold_loss, or use a loss that is one, such as learners.Logistic()."
         )
 
     def log_density(self, y: Scalar, f: Scalar) -> Scalar:

@@ -58,7 +58,7 @@ class AbstractMachine(AbstractModel):
 def as_penalty(C: Any, penalty: Any, name: str) -> Any:
     """λ from the one of the two that was given; C = 1 if neither was."""
     if C is not None and penalty is not None:
-        raise ValueError(f"{name} takes C or penalty, which are two words for one number (C = 1/(2·penalty)): give one.")
+        raise ValueError(f"{name} takes C or penalty, which mean the same (C = 1/(2·penalty)): give only one of them.")
     if penalty is not None:
         return penalty
     bound = as_floats(1.0 if C is None else C, f"{name}.C")
@@ -74,8 +74,8 @@ def check_machine(model: AbstractMachine) -> None:
         raise TypeError(f"{type(model).__name__}.intercept must be True or False, got {model.intercept!r}.")
     if model.kernel.trend() is not None:
         raise TypeError(
-            f"{model.kernel!r} is only conditionally definite, which kx.Model knows to treat and "
-            f"{type(model).__name__} does not: take a kernel that is definite, such as kx.Matern32()."
+            f"{model.kernel!r} is only conditionally definite, which kx.Model supports and {type(model).__name__} does "
+            f"not: use a definite kernel, such as kx.Matern32()."
         )
 
 

@@ -89,5 +89,5 @@ def named(classes: tuple[Any, ...], best: Int[Array, " m"]) -> Any:
     if is_concrete(best):
         return np.asarray(classes)[np.asarray(best)]
     if isinstance(classes[0], str):
-        raise TypeError("text cannot be an answer under jit: take jnp.argmax of the scores, or call it outside.")
+        raise TypeError("text cannot be returned under jit: use jnp.argmax of the scores, or call it outside.")
     return jnp.asarray(classes)[best]

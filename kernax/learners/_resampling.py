@@ -63,7 +63,7 @@ def _draw(
 def as_counts(counts: Any, data: Data, key: Any) -> Int[Array, "b n"]:
     """Counts of a user's own, checked."""
     if key is not None:
-        raise ValueError("counts say which rows a member sees; a key has nothing to draw then: give one of the two.")
+        raise ValueError("counts say which rows a member sees, so nothing is drawn at random: give either counts or key.")
     counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)
     if counts.ndim != 2 or counts.shape[1] != data.n or not counts.shape[0] or not jnp.issubdtype(counts.dtype, jnp.integer):
         raise ValueError(

@@ -123,7 +123,9 @@ def boosted(
         _check_validation(validation, data)
         by = by or "validation"
     if patience is not None and by is None:
-        raise ValueError('patience belongs to a choice of rounds: give validation=kx.Data(x, y), or by="gcv".')
+        raise ValueError(
+            'patience needs a criterion that chooses the number of rounds: give validation=kx.Data(x, y), or by="gcv".'
+        )
     boost = _boosted(model, data, rate, validation, int(rounds), by, patience)
     if throw:
         throw_unless(("max_steps_reached",), boost.result, "boosting")

@@ -148,7 +148,7 @@ class SmoothMachine(AbstractExpansion):
 def check_classifier(loss: AbstractLoss) -> None:
     """Refuse to classify by a function that was not learned from labels."""
     if not loss.labels:
-        raise TypeError(f"{loss!r} is no loss of labels ±1: call the machine itself, machine(x), for its values.")
+        raise TypeError(f"{loss!r} is not a loss for labels ±1: call the machine itself, machine(x), for its values.")
 
 
 @compiled
@@ -174,12 +174,10 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
             "or drop the row, or mask it."
         )
     if loss.num_classes is not None and not has_minimum:
-        raise ValueError(
-            f"y has one class only, so {type(loss).__name__} has nothing to tell apart: give rows of other classes, too."
-        )
+        raise ValueError(f"y has one class only, so {type(loss).__name__} cannot be fitted: add rows of other classes.")
     if intercept and not has_minimum:
         what = "one class only" if loss.labels else "no count above 0"
-        raise ValueError(f"y has {what}, and the intercept would run away: give other rows too, or intercept=False.")
+        raise ValueError(f"y has {what}, so the intercept would grow without bound: add other rows, or set intercept=False.")
 
 
 def _wanted(loss: AbstractLoss) -> str:

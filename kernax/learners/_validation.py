@@ -72,9 +72,7 @@ def kfold_loss(
     One number.
     """
     if not isinstance(c, AbstractExpansion) or not isinstance(c.model, AbstractMachine):
-        raise TypeError(
-            f"kfold_loss wants a machine that has seen data, kx.condition(machine, data), got {type(c).__name__}."
-        )
+        raise TypeError(f"kfold_loss wants a conditioned machine, kx.condition(machine, data), got {type(c).__name__}.")
     table, loss = as_folds(folds, c.data, key), loss or c.model.held_out_loss
     rows = jnp.arange(c.data.n)
     left_out = jnp.any((table.rows[:, :, None] == rows) & table.filled[:, :, None], axis=1)

@@ -93,8 +93,8 @@ def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:
     """
     if is_per_row(noise):
         raise ValueError(
-            "the model's noise is given per training row and says nothing about new rows: add theirs to the answer, or "
-            "give noise as a function of the row (kx.noises.Known, kx.noises.PerGroup, or a module)."
+            "the model's noise is given per training row, so that of new rows is unknown: add it to the answer yourself, "
+            "or give noise as a function of the row (kx.noises.Known, kx.noises.PerGroup, or a module)."
         )
     return noise_values(noise, x, dtype)
 

@@ -51,7 +51,7 @@ def _matrix(of: Any, x: Any) -> np.ndarray:
             raise ValueError(f"{type(of).__name__} needs points to compare: gram(kernel, x).")
         return np.asarray((of if isinstance(of, AbstractKernel) else of.kernel)(x))
     if x is not None:
-        raise ValueError("a matrix is drawn as it is: x belongs to a kernel.")
+        raise ValueError("x is for kernels only: leave it out if you draw a matrix.")
     try:
         return np.asarray(of, dtype=float)
     except (TypeError, ValueError) as error:

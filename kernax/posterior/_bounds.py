@@ -109,7 +109,9 @@ def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
         np.array_equal(a, b) for a, b in zip(ours[0], theirs[0], strict=True) if is_concrete(a) and is_concrete(b)
     )
     if not same:
-        raise ValueError("an inner product needs one space: both functions must have the same kernel and hyperparameters.")
+        raise ValueError(
+            "an inner product needs functions in the same space: both must have the same kernel and hyperparameters."
+        )
     if c.alpha.shape[1:] != d.alpha.shape[1:]:
         raise ValueError(f"the functions have different numbers of outputs: {c.alpha.shape[1:]} and {d.alpha.shape[1:]}.")
     return _rkhs_inner(c, d)

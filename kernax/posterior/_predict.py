@@ -113,7 +113,7 @@ def covariance(c: Any, x: Any, z: Any = None, *, noisy: bool = False) -> Float[A
     A matrix of shape `(m, k)`, symmetric if `z` is not given.
     """
     if noisy and z is not None:
-        raise ValueError("noisy=True needs z=None: noise belongs to observations, not to pairs of places.")
+        raise ValueError("noisy=True needs z=None: noise is added to the covariance of x with itself only.")
     check_conditioned(c)
     return _covariance(c, take(_observed_rows(c, x, noisy)), None if z is None else new_rows(c, z, "z"), noisy)
 

@@ -261,7 +261,7 @@ def _check_order(s: Streamed, x: Rows, *, in_order: bool) -> None:
     times, end = np.asarray(times), float(end)
     if np.any(times < end):
         raise ValueError(
-            f"a stream goes on at its end, time {end:.6g}, and a row has the time {np.min(times):.6g}: condition with "
+            f"a stream continues after its last time, {end:.6g}, but a row has the time {np.min(times):.6g}: condition with "
             "kx.StateSpace(), which adds rows anywhere by kx.extend and predicts anywhere."
         )
     if in_order and np.any(np.diff(times) < 0):

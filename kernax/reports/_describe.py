@@ -66,7 +66,7 @@ def report(
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
         raise ValueError("report describes finished numbers: call it outside jit, grad and vmap.")
     if np.ndim(getattr(getattr(of, "result", None), "_value", 0)) and not isinstance(of, Fits):
-        raise ValueError("report describes one dataset, and this is a batch of them: take one, or use kx.fit_many's Fits.")
+        raise ValueError("report describes one dataset, but this is a batch of them: choose one, or use kx.fit_many's Fits.")
     if isinstance(of, Fits):
         return report_of_fits(of, of.table())
     if isinstance(of, Fit):

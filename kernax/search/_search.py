@@ -193,7 +193,7 @@ def _named(base: Any, x: Any) -> tuple[tuple[AbstractKernel, ...], tuple[str, ..
         if not isinstance(kernel, AbstractKernel):
             raise TypeError(f"base kernel {name!r} is not a kernel: {kernel!r}.")
         if kernel.trend() is not None:
-            raise ValueError(f"base kernel {name!r} is a spline, and products of splines are no kernels: leave it out.")
+            raise ValueError(f"base kernel {name!r} is a spline, and products of splines are not kernels: leave it out.")
     return tuple(base.values()), tuple(map(str, base))
 
 

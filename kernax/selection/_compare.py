@@ -79,7 +79,7 @@ def compare_selectors(
     """
     check_model_and_data(model, data, "compare_selectors")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((model, data))):
-        raise TypeError("compare_selectors prints numbers and so cannot be traced: trace select_ridge instead.")
+        raise TypeError("compare_selectors cannot be traced, since it prints numbers: use select_ridge inside jit.")
     c = spectral(model, data, "compare_selectors")
     throw_unless(("singular",), c.result, "conditioning")
     variance = model.noise if noise_variance is None else noise_variance

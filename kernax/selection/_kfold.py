@@ -122,7 +122,7 @@ def as_folds(folds: Any, data: Data, key: Any) -> Folds:
     if by_number:
         table = _equal_folds(int(folds), data, key)
     elif key is not None:
-        raise ValueError("labels say which fold a row belongs to; a key has nothing to draw then: give one of the two.")
+        raise ValueError("labels say which fold a row belongs to, so nothing is drawn at random: give either labels or key.")
     else:
         table = _labelled_folds(folds, data)
     if is_concrete(table.filled) and table.filled.ndim == 2:
@@ -163,7 +163,7 @@ def _draws(key: Key[Array, ""], n: int) -> Float[Array, " n"]:
 
 def _labelled_folds(labels: Any, data: Data) -> Folds:
     if not is_concrete(labels):
-        raise TypeError("the labels of folds decide shapes: they must be known before tracing (NumPy, not traced).")
+        raise TypeError("fold labels determine shapes, so they must be known before tracing: give a NumPy array.")
     labels = np.asarray(labels)
     if labels.shape != (data.n,) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(

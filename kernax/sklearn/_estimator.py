@@ -51,12 +51,12 @@ class Estimator(BaseEstimator):
         for name in params:
             if name.startswith("kernel__"):
                 raise ValueError(
-                    f"{name} cannot be set: kernels do not change. Give whole kernels instead, in a grid "
+                    f"{name} cannot be set: kernels are immutable. Give whole kernels instead, in a grid "
                     '{"kernel": [kx.RBF(0.5), kx.RBF(1.0)]}.'
                 )
             if name.startswith("solver__"):
                 raise ValueError(
-                    f"{name} cannot be set: solvers do not change. Give whole solvers instead, in a grid "
+                    f"{name} cannot be set: solvers are immutable. Give whole solvers instead, in a grid "
                     '{"solver": [kx.LowRank(200), kx.LowRank(500)]}.'
                 )
         return super().set_params(**params)

@@ -184,7 +184,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """
         X = new_rows(self, X)
         if return_std and return_cov:
-            raise ValueError("predict returns return_std or return_cov: ask for one of them.")
+            raise ValueError("return_std and return_cov cannot both be True: choose one of them.")
         noise = self._new_noise() if noisy else 0.0
         if self._tasks > 1:
             return self._predict_tasks(X, return_std, return_cov, noise)
@@ -232,7 +232,10 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _new_noise(self) -> float:
         """The noise of a new row of weight 1."""
         if np.ndim(self.noise_):
-            raise ValueError("noisy=True: the noise was given for each row, which says nothing of new ones. Add theirs.")
+            raise ValueError(
+                "noisy=True is not possible: the noise was given for each training row, so that of new rows is unknown. "
+                "Add it yourself."
+            )
         return float(self.noise_)
 
     def _unscaled(self, values: np.ndarray) -> np.ndarray:

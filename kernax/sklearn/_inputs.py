@@ -50,7 +50,7 @@ def row_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:
     """A weight for each row, 1 if none are given; not negative, and not 0 everywhere."""
     weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=X.dtype))
     if (weights < 0).any():
-        raise ValueError("sample_weight must not be negative: give 0 to rows that are not to count.")
+        raise ValueError("sample_weight must not be negative: give 0 to rows that must not count.")
     if not weights.any():
         raise ValueError("sample_weight is zero in every row: give some of them more.")
     return weights

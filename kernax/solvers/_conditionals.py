@@ -349,5 +349,5 @@ def _not_differentiable(tree: Any) -> Any:
 def _refuse(primals, tangents):
     raise TypeError(
         "kx.Vecchia() has first derivatives only for this many rows. Second derivatives need blocks that fit into one chunk "
-        "(about 2000 rows with 30 neighbours): take fewer rows or neighbours, or difference the gradient."
+        "(about 2000 rows with 30 neighbours): use fewer rows or neighbours, or finite differences of the gradient."
     )

@@ -101,7 +101,8 @@ class Result(eqx.Enumeration):
         "If there is no member at all, use richer members (learners.Trees) or check the labels.",
     )
     no_minimum = _Message(
-        "The loss decreases for ever as the intercept grows, because the rows contain one class only (for counts: no count "
+        "The loss has no minimum: it keeps decreasing as the intercept grows, because the rows contain one class only "
+        "(for counts: no count "
         "above 0).",
         "Give rows of both classes (for counts: at least one above 0), or set intercept=False.",
     )
@@ -111,8 +112,8 @@ class Result(eqx.Enumeration):
         "Convert labels with np.where(…, 1.0, -1.0), or with np.unique(…, return_inverse=True); do not scale counts.",
     )
     preconditioner_failed = _Message(
-        "The preconditioner of CG is not positive definite, so the diagonal of the matrix took its place. The answers hold, "
-        "but they took more steps.",
+        "The preconditioner of CG is not positive definite, so the diagonal of the matrix was used instead. The answers "
+        "are right, but took more steps.",
         "Check that the kernel is positive semi-definite, or give CG another preconditioner.",
     )
     lost = _Message(
@@ -124,8 +125,8 @@ class Result(eqx.Enumeration):
         "Check that the file is there, is complete, and was not changed during the run.",
     )
     too_few_harmonics = _Message(
-        "StateSpace() uses the first harmonics of Periodic, and the variance that they leave out is not small against the "
-        "noise, so that the answers would be those of another kernel.",
+        "StateSpace() uses the first harmonics of Periodic, and the variance that they leave out is not small compared "
+        "with the noise, so the answers would be those of another kernel.",
         "Raise Periodic's harmonics (its omitted_variance() says what they leave out), bound its lengthscale from below, or "
         "use kx.Cholesky().",
     )

@@ -79,10 +79,10 @@ def test_f36_hinges_do_not_normalise():
         mass = [sum(np.exp(-(max(0.0, 1 - y * f) ** power)) for y in (-1, 1)) for f in (0.0, 1.0)]
         np.testing.assert_allclose(mass, [0.736, at_one], atol=5e-4)
     machine = kx.condition(learners.KernelMachine(KERNEL, learners.SquaredHinge(), penalty=PENALTIES), kx.Data(X, LABELS))
-    with pytest.raises(TypeError, match=r"no negative log-likelihood.*kfold_loss"):
+    with pytest.raises(TypeError, match=r"not a negative log-likelihood.*kfold_loss"):
         kx.log_marginal_likelihood(machine)
     for loss in (learners.SquaredHinge(), exponential):
-        with pytest.raises(TypeError, match="no negative log-likelihood"):
+        with pytest.raises(TypeError, match="not a negative log-likelihood"):
             learners.LatentGP(KERNEL, loss)
 
 

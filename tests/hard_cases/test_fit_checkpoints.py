@@ -161,7 +161,7 @@ def test_folders_and_files_that_are_no_checkpoints(tmp_path):
     (tmp_path / "mine" / "letter.txt").write_text("")
     with pytest.raises(ValueError, match="is not empty and holds no checkpoint"):
         kx.fit(MODEL, DATA, max_steps=1, checkpoint=tmp_path / "mine")
-    with pytest.raises(ValueError, match="cannot be interrupted: give no checkpoint"):
+    with pytest.raises(ValueError, match="cannot have a checkpoint: leave out checkpoint="):
         jax.jit(lambda y: kx.fit(MODEL, kx.Data(X, y), checkpoint=tmp_path / "a").value)(Y)
     kx.fit(MODEL, DATA, max_steps=1, checkpoint=tmp_path / "kept")
     content = (tmp_path / "kept" / "state.npz").read_bytes()

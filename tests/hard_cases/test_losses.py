@@ -138,7 +138,7 @@ REFUSED = {
     "other rows' penalty": (lambda: kx.condition(machine(np.ones(3)), kx.Data(X, Y)), ValueError, "10 rows"),
     "negative penalty": (lambda: machine(-1.0), ValueError, "penalty must be finite and positive"),
     "negative C": (lambda: learners.KernelMachine(kx.RBF(), C=-1.0), ValueError, "C must be positive"),
-    "both": (lambda: machine(C=1.0), ValueError, "two words for one number"),
+    "both": (lambda: machine(C=1.0), ValueError, "which mean the same"),
     "no steps": (lambda: machine(max_steps=0), ValueError, "max_steps must be 1 or more"),
     "a class": (lambda: learners.KernelMachine(kx.RBF(), learners.Huber), TypeError, r"write Huber\(\)"),
     "no loss": (lambda: learners.KernelMachine(kx.RBF(), 3), TypeError, "function loss"),
@@ -186,7 +186,7 @@ def test_questions_that_a_loss_cannot_answer():
     c = kx.condition(learners.KernelMachine(kx.RBF(), learners.Huber(1.0), penalty=1.0), kx.Data(X, Y))
     with pytest.raises(TypeError, match="gives no probabilities"):
         c.probability(X)
-    with pytest.raises(TypeError, match="no loss of labels"):
+    with pytest.raises(TypeError, match="not a loss for labels"):
         c.classify(X)
     with pytest.raises(TypeError, match="intercept, which has no prior"):
         kx.log_marginal_likelihood(c)

@@ -486,7 +486,7 @@ def test_what_is_no_strategy_is_refused(call):
 
 def test_refits_want_the_same_datasets(fits):
     failed = eqx.tree_at(lambda f: f.result, fits, jax.tree.map(jnp.ones_like, fits.result))
-    with pytest.raises(ValueError, match="give the same ones"):
+    with pytest.raises(ValueError, match="give the same datasets"):
         kx.fitting.refit_many(failed, SETS[:3])
 
 

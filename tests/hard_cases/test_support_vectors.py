@@ -255,7 +255,7 @@ REFUSED = {
     "negative penalty": (lambda: machine(penalty=-1.0), ValueError, "penalty must be"),
     "negative ε": (lambda: machine(epsilon=-0.1), ValueError, "epsilon must be"),
     "several ε": (lambda: machine(epsilon=[0.1, 0.2]), ValueError, "epsilon"),
-    "both": (lambda: machine(C=1.0, penalty=0.5), ValueError, "two words for one number"),
+    "both": (lambda: machine(C=1.0, penalty=0.5), ValueError, "which mean the same"),
     "other rows' C": (lambda: kx.condition(machine(C=np.ones(3)), DATA), ValueError, "20 rows"),
     "few weights": (lambda: learners.support_vectors(SVC, CLASSES, weights=np.ones(3)), ValueError, "each of the 20 rows"),
     "negative weights": (lambda: learners.support_vectors(SVC, CLASSES, weights=-1.0 * ON), ValueError, "0 or more"),
