@@ -298,10 +298,12 @@ def check_model_and_data(model: Any, data: Any, caller: str) -> None:
     """Raise if the arguments are not a model and its data."""
     check_model(model, caller)
     if not isinstance(data, Data):
-        raise TypeError(f"{caller} wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
+        raise TypeError(
+            f"the second argument of {caller} must be a kx.Data, got {type(data).__name__}: write kx.Data(x, y)."
+        )
     if data.mask.ndim != 1:
         raise ValueError(
-            f"{caller} wants one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
+            f"{caller} needs one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
         )
     check_known(model, data.x, data.mask)
     model.check(data, caller)
@@ -314,7 +316,7 @@ def check_model(model: Any, caller: str) -> None:
     remedy = "write kx.Model(kernel, noise=…)"
     if isinstance(getattr(model, "model", None), AbstractModel):
         remedy = "choose one of them, fits[0].model" if hasattr(model, "__len__") else "take its model, fit.model"
-    raise TypeError(f"{caller} wants a kx.Model first, got {type(model).__name__}: {remedy}.")
+    raise TypeError(f"the first argument of {caller} must be a kx.Model, got {type(model).__name__}: {remedy}.")
 
 
 def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:

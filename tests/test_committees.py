@@ -342,9 +342,9 @@ def test_what_boosting_refuses(options, words):
 
 def test_what_the_model_is_to_be():
     for learner in (learners.bagged, learners.boosted):
-        with pytest.raises(TypeError, match=r"wants a kx\.Model first, got RBF"):
+        with pytest.raises(TypeError, match=r"must be a kx\.Model, got RBF"):
             learner(kx.RBF(), DATA)
-        with pytest.raises(TypeError, match=r"wants a kx\.Data second, got tuple"):
+        with pytest.raises(TypeError, match=r"must be a kx\.Data, got tuple"):
             learner(MODEL, (X, Y))
     with pytest.raises(ValueError, match="one noise for all rows"):
         learners.boosted(kx.Model(kx.RBF(), noise=np.full(N + 2, 0.1)), DATA)

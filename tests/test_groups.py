@@ -273,7 +273,7 @@ def test_other_faults_of_tables(tmp_path, monkeypatch):
         groups({"s": [1, 2], "t": np.ones((2, 1))}, "s", "t", "t")
     with pytest.raises(ValueError, match="at least one column"):
         groups(FRAME, "star", [], "flux")
-    with pytest.raises(ValueError, match=r"'stars.txt' is none of the files"):
+    with pytest.raises(ValueError, match=r"'stars.txt' is not a type of file"):
         groups("stars.txt", "star", "t", "flux")
     with pytest.raises(FileNotFoundError):
         groups(tmp_path / "none.parquet", "star", "t", "flux")

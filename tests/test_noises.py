@@ -488,7 +488,7 @@ def test_bad_functions_and_anchors_are_refused_before_tracing():
         (lambda: kx.noises.Heteroscedastic(lambda row: row[0], floor=0.0), ValueError, "floor must be a number between"),
         (lambda: kx.noises.Heteroscedastic(lambda row: row[0], variance=-1.0), ValueError, "positive"),
         (lambda: kx.noises.Interpolant(ANCHORS[:, 0]), ValueError, r"kernax wants \(n, d\)"),
-        (lambda: kx.noises.Interpolant(ANCHORS, kx.kernels.CubicSpline()), TypeError, "no spline"),
+        (lambda: kx.noises.Interpolant(ANCHORS, kx.kernels.CubicSpline()), TypeError, "not a spline"),
         (lambda: kx.noises.Interpolant({"x": ANCHORS}), ValueError, "give kernel="),
         (lambda: jax.jit(lambda a: kx.noises.Interpolant(a).weights)(ANCHORS), TypeError, "outside of jit"),
     ):

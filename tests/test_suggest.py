@@ -133,7 +133,7 @@ def test_code_of_a_solver_leaves_out_defaults():
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(TypeError, match=r"suggest_solver wants a kx.Model and a kx.Data, got RBF and Data"):
+    with pytest.raises(TypeError, match=r"suggest_solver needs a kx.Model and a kx.Data, got RBF and Data"):
         kx.suggest_solver(kx.RBF(), kx.Data(np.zeros((3, 1)), np.zeros(3)))
 
 

@@ -36,7 +36,7 @@ def long(x: Any, y: Any, mask: Any = None, *, key: str = "task", inputs: str = "
     if key == inputs:
         raise ValueError(f"key and inputs are both {key!r}: give two names.")
     if y.ndim != 2:
-        raise ValueError(f"y has shape {y.shape}; kx.data.long wants (n, p), a column for each output.")
+        raise ValueError(f"y has shape {y.shape}; kx.data.long needs (n, p), a column for each output.")
     if num_rows(x) != y.shape[0]:
         raise ValueError(f"x has {num_rows(x)} rows and y has {y.shape[0]}: they must be the same.")
     observed = ~np.isnan(np.asarray(y)) if mask is None else np.asarray(mask)

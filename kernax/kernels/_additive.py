@@ -106,7 +106,7 @@ def check_columns(kernels: Any, columns: int | None, name: str) -> tuple[Abstrac
     """A kernel for each column, from a sequence of them or from one kernel and the number of columns."""
     several = isinstance(kernels, Sequence)
     if several == (columns is not None):
-        raise ValueError(f"{name} wants a kernel for each column, or one kernel and the number of columns.")
+        raise ValueError(f"{name} needs a kernel for each column, or one kernel and the number of columns.")
     return tuple(kernels) if several else (kernels,) * whole_number(columns, f"{name}.columns")
 
 

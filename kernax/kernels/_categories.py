@@ -42,7 +42,7 @@ class Categorical(AbstractKernel):
         named = isinstance(levels, Sequence | np.ndarray) and not isinstance(levels, str)
         names = tuple(np.asarray(levels).tolist()) if named else tuple(range(whole_number(levels, "Categorical.levels")))
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"Categorical({key!r}) wants different levels, got {levels!r}.")
+            raise ValueError(f"Categorical({key!r}) needs different levels, got {levels!r}.")
         self.key, self.levels = key, names
         self.correlation = self.loadings = self.variances = None
         if rank is None:

@@ -48,7 +48,7 @@ class Coregion(AbstractKernel):
         self.variances = own if variances is None else as_floats(variances, "Coregion.variances")
         if self.loadings.shape != (number, rank) or self.variances.shape != (number,):
             raise ValueError(
-                f"Coregion({number}, {rank}) wants loadings of shape {(number, rank)} and {number} variances, got shapes "
+                f"Coregion({number}, {rank}) needs loadings of shape {(number, rank)} and {number} variances, got shapes "
                 f"{self.loadings.shape} and {self.variances.shape}."
             )
 
@@ -157,7 +157,7 @@ def LCM(  # noqa: N802
     A `Sum`; a `Product` if there is one kernel.
     """
     if isinstance(kernels, AbstractKernel) or not kernels:
-        raise ValueError("LCM wants a list of kernels: for a single one, use ICM.")
+        raise ValueError("LCM needs a list of kernels: for a single one, use ICM.")
     return functools.reduce(operator.add, [ICM(kernel, number, rank, key=key, inputs=inputs) for kernel in kernels])
 
 

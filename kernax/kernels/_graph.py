@@ -120,19 +120,19 @@ def _spectrum(laplacian: Any) -> Spectrum:
         raise TypeError("Graph decomposes its Laplacian when it is made, so it must be made outside of jit, vmap and grad.")
     matrix = np.asarray(laplacian, np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size or not np.isfinite(matrix).all():
-        raise ValueError(f"Graph wants a finite, square Laplacian, one row for each node, got shape {matrix.shape}.")
+        raise ValueError(f"Graph needs a finite, square Laplacian, one row for each node, got shape {matrix.shape}.")
     slack = _ROUNDING * np.abs(matrix).max()
     gaps = np.abs(matrix - matrix.T)
     if gaps.max() > slack:
         i, j = np.unravel_index(np.argmax(gaps), gaps.shape)
         raise ValueError(
-            f"Graph wants a symmetric Laplacian, but entries ({i}, {j}) and ({j}, {i}) are {matrix[i, j]:g} and "
+            f"Graph needs a symmetric Laplacian, but entries ({i}, {j}) and ({j}, {i}) are {matrix[i, j]:g} and "
             f"{matrix[j, i]:g}: for a directed graph, symmetrise the weights first, w = (w + w.T)/2."
         )
     eigenvalues, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
     if eigenvalues[0] < -max(slack, _ROUNDING) * len(matrix):
         raise ValueError(
-            f"Graph wants a Laplacian, which has no negative eigenvalue, but the smallest one is {eigenvalues[0]:g}: for "
+            f"Graph needs a Laplacian, which has no negative eigenvalue, but the smallest one is {eigenvalues[0]:g}: for "
             "weights w, give np.diag(w.sum(axis=1)) - w."
         )
     digest = hashlib.sha256(np.ascontiguousarray(matrix).tobytes()).hexdigest()

@@ -36,14 +36,14 @@ class Select(AbstractKernel):
     def __init__(self, kernel: AbstractKernel, columns: Any = None, *, key: str | None = None, axis: int | None = None):
         self.kernel, self.key, self.axis, self.columns = kernel, key, axis, None
         if sum(part is not None for part in (columns, key, axis)) != 1:
-            raise ValueError("Select wants exactly one of columns=, key= and axis=.")
+            raise ValueError("Select needs exactly one of columns=, key= and axis=.")
         if key is not None and not isinstance(key, str):
-            raise ValueError(f"Select wants the key of a dict as text, got {key!r}.")
+            raise ValueError(f"Select needs the key of a dict as text, got {key!r}.")
         if columns is not None:
             several = columns if isinstance(columns, Sequence | np.ndarray) else (columns,)
             self.columns = tuple(_place(c, "column numbers", columns) for c in several)
             if not self.columns:
-                raise ValueError(f"Select wants column numbers counted from 0, got {self.columns}.")
+                raise ValueError(f"Select needs column numbers counted from 0, got {self.columns}.")
         if axis is not None:
             self.axis = _place(axis, "the number of an axis", axis)
 
@@ -99,7 +99,7 @@ class Select(AbstractKernel):
         """The part of the rows, or of one row, that the kernel sees."""
         if self.columns is not None:
             if not eqx.is_array(x):
-                raise ValueError("Select(columns=…) wants rows that are one array: name a part of the structure with key=.")
+                raise ValueError("Select(columns=…) needs rows that are one array: name a part of the structure with key=.")
             if max(self.columns) >= x.shape[-1]:
                 raise ValueError(f"Select asks for columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
             return x[..., jnp.asarray(self.columns)]
@@ -115,9 +115,9 @@ class Select(AbstractKernel):
 
 def _place(value: Any, what: str, given: Any) -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise ValueError(f"Select wants {what}, got {given!r}.")
+        raise ValueError(f"Select needs {what}, got {given!r}.")
     if operator.index(value) < 0:
-        raise ValueError(f"Select wants {what} counted from 0, got {given!r}.")
+        raise ValueError(f"Select needs {what} counted from 0, got {given!r}.")
     return operator.index(value)
 
 

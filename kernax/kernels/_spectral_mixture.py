@@ -42,7 +42,7 @@ class SpectralMixture(AbstractKernel):
         self.bandwidth = _two_axes(as_floats(bandwidth, "SpectralMixture.bandwidth"))
         if self.weight.ndim != 1 or self.frequency.shape != self.bandwidth.shape or self.weight.size != len(self.frequency):
             raise ValueError(
-                "SpectralMixture wants a weight for each component, and frequencies and bandwidths of shape (components, "
+                "SpectralMixture needs a weight for each component, and frequencies and bandwidths of shape (components, "
                 f"columns), got shapes {self.weight.shape}, {self.frequency.shape} and {self.bandwidth.shape}."
             )
 
@@ -62,7 +62,7 @@ class SpectralMixture(AbstractKernel):
         """
         x, y = (np.asarray(value, float) for value in (x, y))
         if x.ndim != 2 or y.shape != x.shape[:1]:
-            raise ValueError(f"of_periodogram wants x of shape (n, d) and y of shape (n,), got {x.shape} and {y.shape}.")
+            raise ValueError(f"of_periodogram needs x of shape (n, d) and y of shape (n,), got {x.shape} and {y.shape}.")
         number, spread = whole_number(number, "number"), float(np.var(y)) or 1.0
         peaks = [_highest_peaks(column, y - y.mean(), number) for column in x.T]
         power = np.mean([own for own, _, _ in peaks], axis=0)

@@ -21,7 +21,7 @@ class LatitudeLongitude(eqx.Module):
     def __call__(self, place: Float[Array, " columns"]) -> Float[Array, " 3"]:
         if place.shape != (2,):
             raise ValueError(
-                f"Sphere wants rows of latitude and longitude, got {place.shape[-1]} columns: choose two with "
+                f"Sphere needs rows of latitude and longitude, got {place.shape[-1]} columns: choose two with "
                 "kx.Select(kernel, columns=(0, 1))."
             )
         latitude, longitude = jnp.deg2rad(place[0]), jnp.deg2rad(place[1])

@@ -268,7 +268,7 @@ def _shapes(x: Rows) -> tuple[Any, tuple[tuple[int, ...], ...]]:
 def _check_labelled(data: Any, caller: str) -> None:
     check_data(data, caller)
     if data.y.ndim != 1:
-        raise ValueError(f"{caller} wants one label a row, y of shape (n,), got {data.y.shape}.")
+        raise ValueError(f"{caller} needs one label for each row, y of shape (n,), got {data.y.shape}.")
     check_labels(data, caller)
 
 

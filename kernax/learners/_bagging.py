@@ -156,7 +156,7 @@ def bagged(
     check_model_and_data(model, data, "bagged")
     refuse_gaps(data, "bagged")
     if not isinstance(model, Model):
-        raise TypeError(f"bagged wants a kx.Model, whose noise says what a repeated row is worth, got {model!r}.")
+        raise TypeError(f"bagged needs a kx.Model, whose noise says what a repeated row is worth, got {model!r}.")
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     if options and not fit_members:

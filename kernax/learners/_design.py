@@ -73,7 +73,7 @@ def make_design(data: Data, features: Any, intercept: bool) -> Design:
     matrix = jax.vmap(features)(take(data.x))
     if not isinstance(matrix, jax.Array) or matrix.ndim != 2:
         raise ValueError(
-            f"features make {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} of one point, and linear learners want "
+            f"features make {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} of one point, and linear learners need "
             "a vector: return jnp.stack([…]) or jnp.ravel(…), and give features= for structured inputs."
         )
     matrix = data.zero_where_masked(matrix.astype(data.dtype))
@@ -104,10 +104,10 @@ def _centred(data: Data, values: Float[Array, "n *p"], wanted: bool) -> tuple[Fl
 def check_data(data: Any, caller: str) -> None:
     """Refuse what is no data, or a batch of it."""
     if not isinstance(data, Data):
-        raise TypeError(f"{caller} wants a kx.Data first, got {type(data).__name__}: write kx.Data(x, y).")
+        raise TypeError(f"the first argument of {caller} must be a kx.Data, got {type(data).__name__}: write kx.Data(x, y).")
     if data.mask.ndim != 1:
         raise ValueError(
-            f"{caller} wants one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
+            f"{caller} needs one dataset, got a batch of shape {data.mask.shape[:-1]}: map over it with jax.vmap."
         )
     refuse_gaps(data, caller)
 

@@ -86,7 +86,8 @@ def random_fourier_features(key: Key[Array, ""], num: int, lengthscale: Any) -> 
     lengthscale = as_floats(lengthscale, "lengthscale")
     if lengthscale.ndim != 1:
         raise ValueError(
-            f"lengthscale has shape {lengthscale.shape}; random_fourier_features wants one a coordinate: jnp.full(d, ℓ)."
+            f"lengthscale has shape {lengthscale.shape}; random_fourier_features needs one for each coordinate: "
+            "jnp.full(d, ℓ)."
         )
     if is_concrete(lengthscale) and not np.all(np.asarray(lengthscale) > 0):
         raise ValueError(f"a lengthscale is positive, got {np.asarray(lengthscale)}.")

@@ -89,7 +89,7 @@ def _least_squares(data: Data, features: Any, intercept: bool) -> LeastSquaresFi
     n, q = design.matrix.shape
     if n < q + intercept:
         raise ValueError(
-            f"least squares wants as many rows as coefficients, got {n} rows for {q + intercept} coefficients (with the "
+            f"least squares needs as many rows as coefficients, got {n} rows for {q + intercept} coefficients (with the "
             "intercept): give more rows or fewer features, or use learners.ridge."
         )
     factor = factorise_columns(design.matrix)

@@ -99,7 +99,7 @@ def check_labels(data: Data, name: str) -> None:
     if not np.isin(found, (-1.0, 1.0)).all():
         shown = ", ".join(f"{label:g}" for label in found[:5]) + (", …" if len(found) > 5 else "")
         remedy = f"write jnp.where(y == {found[-1]:g}, 1.0, -1.0)" if len(found) <= 2 else "use learners.one_against_rest"
-        raise ValueError(f"{name} wants labels -1 and +1 in y, got {shown}: {remedy}.")
+        raise ValueError(f"{name} needs labels -1 and +1 in y, got {shown}: {remedy}.")
 
 
 def max_jitter_of(solver: AbstractSolver, name: str) -> float | None:

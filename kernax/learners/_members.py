@@ -33,5 +33,5 @@ class AbstractMembers(eqx.Module):
 def as_columns(x: Any, caller: str) -> Float[Array, "n d"]:
     """x as one matrix, which members that look at single columns need."""
     if not eqx.is_array(x) or x.ndim != 2:
-        raise ValueError(f"{caller} wants x of shape (n, d): for structured inputs use learners.Dictionary.")
+        raise ValueError(f"{caller} needs x of shape (n, d): for structured inputs use learners.Dictionary.")
     return x

@@ -103,7 +103,7 @@ def one_against_one(
     A [`kernax.learners.OneAgainstOne`][].
     """
     if not isinstance(model, SVC):
-        raise TypeError(f"one_against_one wants a learners.SVC first, got {type(model).__name__}.")
+        raise TypeError(f"the first argument of one_against_one must be a learners.SVC, got {type(model).__name__}.")
     if is_traced((model, x, labels, weights, mask)):
         raise TypeError("one_against_one runs outside of jit, grad and vmap only: take learners.SVC for two classes there.")
     labels, counts, classes = labels_of(labels, mask, "one_against_one")

@@ -242,7 +242,9 @@ def support_vectors(
     (for an enormous C, or in float32).
     """
     if not isinstance(model, SVR | SVC):
-        raise TypeError(f"support_vectors wants learners.SVR or learners.SVC first, got {type(model).__name__}.")
+        raise TypeError(
+            f"the first argument of support_vectors must be learners.SVR or learners.SVC, got {type(model).__name__}."
+        )
     check_model_and_data(model, data, "support_vectors")
     if weights is not None:
         weights = as_row_weights(weights, data)

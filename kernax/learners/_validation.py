@@ -39,7 +39,9 @@ def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Arr
     One number.
     """
     if not isinstance(data, Data):
-        raise TypeError(f"holdout_loss wants a kx.Data second, got {type(data).__name__}: write kx.Data(x, y).")
+        raise TypeError(
+            f"the second argument of holdout_loss must be a kx.Data, got {type(data).__name__}: write kx.Data(x, y)."
+        )
     refuse_gaps(data, "holdout_loss")
     if isinstance(c, Conditioned):
         values, own = mean(c, data.x), squared_error
@@ -48,7 +50,7 @@ def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Arr
             check_labels(data, "holdout_loss of a classifier")
         values, own = c(data.x), c.model.held_out_loss
     else:
-        raise TypeError(f"holdout_loss wants what kx.condition gives, got {type(c).__name__}.")
+        raise TypeError(f"holdout_loss needs the result of kx.condition, got {type(c).__name__}.")
     return _mean((loss or own)(data.y, values), data.mask)
 
 
@@ -72,7 +74,7 @@ def kfold_loss(
     One number.
     """
     if not isinstance(c, AbstractExpansion) or not isinstance(c.model, AbstractMachine):
-        raise TypeError(f"kfold_loss wants a conditioned machine, kx.condition(machine, data), got {type(c).__name__}.")
+        raise TypeError(f"kfold_loss needs a conditioned machine, kx.condition(machine, data), got {type(c).__name__}.")
     table, loss = as_folds(folds, c.data, key), loss or c.model.held_out_loss
     rows = jnp.arange(c.data.n)
     left_out = jnp.any((table.rows[:, :, None] == rows) & table.filled[:, :, None], axis=1)

@@ -28,7 +28,7 @@ def majority_vote(values: Any, weights: Any = None) -> Float[Array, "*m"]:
     """
     values = as_floats(values, "values")
     if values.ndim not in (1, 2) or values.shape[0] == 0:
-        raise ValueError(f"values has shape {values.shape}; a vote wants (T, m) or (T,), one row a member.")
+        raise ValueError(f"values has shape {values.shape}; votes need (T, m) or (T,), one row for each member.")
     if is_concrete(values) and not np.all(np.abs(values) == 1):
         raise ValueError("members vote −1 or +1, and values has other numbers: take np.where(values >= 0, 1, -1).")
     if weights is None:

@@ -161,7 +161,7 @@ def _anchors(rows: Any, kernel: AbstractKernel | None, key: str | None, columns:
     if kernel is None:
         kernel = _kernel_for(rows)
     if not isinstance(kernel, AbstractKernel) or kernel.trend() is not None:
-        raise TypeError(f"noises.Interpolant wants a kernel, and no spline, got {kernel!r}.")
+        raise TypeError(f"noises.Interpolant needs a kernel that is not a spline, got {kernel!r}.")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((rows, kernel))):
         raise TypeError(
             "noises.Interpolant factorises the kernel matrix of its anchors when it is made, so it must be made outside of "

@@ -60,13 +60,13 @@ class Known(AbstractNoise):
 
     def __check_init__(self):
         if (self.key is None) == (self.column is None):
-            raise ValueError('noises.Known wants either a key or a column: write noises.Known("variance").')
+            raise ValueError('noises.Known needs either a key or a column: write noises.Known("variance").')
         if self.key is not None and not isinstance(self.key, str):
-            raise ValueError(f"noises.Known wants the key of a dict as text, got {self.key!r}: for a column write column=.")
+            raise ValueError(f"noises.Known needs the key of a dict as text, got {self.key!r}: for a column write column=.")
         if self.column is not None and (
             isinstance(self.column, bool) or not isinstance(self.column, int) or self.column < 0
         ):
-            raise ValueError(f"noises.Known wants a column number counted from 0, got {self.column!r}.")
+            raise ValueError(f"noises.Known needs a column number counted from 0, got {self.column!r}.")
 
     def __call__(self, row: Any) -> Float[Array, ""]:
         variance = 1.0 * self._variances(row)

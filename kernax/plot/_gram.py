@@ -27,7 +27,7 @@ def gram(of: Any, x: Any = None, *, ax: Any = None) -> Axes:
     matrix = _matrix(of, x)
     if matrix.ndim != 2 or 0 in matrix.shape:
         batch = ": a batch is drawn one matrix at a time" if matrix.ndim > 2 else ""
-        raise ValueError(f"an image wants a matrix, got shape {matrix.shape}{batch}.")
+        raise ValueError(f"an image needs a matrix, got shape {matrix.shape}{batch}.")
     ax = canvas(ax)
     # Dark to bright in equal steps, for every eye and in print.
     aspect = "equal" if matrix.shape[0] == matrix.shape[1] else "auto"
@@ -55,4 +55,4 @@ def _matrix(of: Any, x: Any) -> np.ndarray:
     try:
         return np.asarray(of, dtype=float)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"gram wants a matrix, a kernel, a Model or a Conditioned, got {type(of).__name__}.") from error
+        raise TypeError(f"gram needs a matrix, a kernel, a Model or a Conditioned, got {type(of).__name__}.") from error

@@ -23,7 +23,7 @@ def l_curve(curve: LCurve, *, ax: Any = None) -> Axes:
     The axes.
     """
     if not isinstance(curve, LCurve):
-        raise TypeError(f"l_curve wants what kx.l_curve returns, got {type(curve).__name__}.")
+        raise TypeError(f"l_curve needs the result of kx.l_curve, got {type(curve).__name__}.")
     check_finished(curve)
     check_single(curve, curve.corner)
     ax = canvas(ax)

@@ -37,7 +37,7 @@ def ridge_choice(choice: RidgeChoice, *, ax: Any = None) -> Axes:
     The axes.
     """
     if not isinstance(choice, RidgeChoice):
-        raise TypeError(f"ridge_choice wants what kx.select_ridge returns, got {type(choice).__name__}.")
+        raise TypeError(f"ridge_choice needs the result of kx.select_ridge, got {type(choice).__name__}.")
     check_finished(choice)
     check_single(choice, choice.ridge)
     ax = canvas(ax)
@@ -76,7 +76,7 @@ def ridge_choices(table: Mapping[str, RidgeChoice], *, axes: Any = None) -> np.n
     An array of the axes, in the order of the table.
     """
     if not isinstance(table, Mapping) or not table:
-        raise TypeError(f"ridge_choices wants the table of kx.compare_selectors, got {type(table).__name__}.")
+        raise TypeError(f"ridge_choices needs the table of kx.compare_selectors, got {type(table).__name__}.")
     if axes is None:
         import matplotlib.pyplot as plt
 

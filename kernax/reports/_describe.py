@@ -78,7 +78,7 @@ def report(
         return _of_conditioned(of, names_of(of.data, columns, target, scales), *_called(columns, target, scales))
     if hasattr(of, "report"):  # a model of a table knows its own names and units
         return of.report()
-    raise TypeError(f"report wants a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
+    raise TypeError(f"report needs a Conditioned, a machine, a Fit or Fits, got {type(of).__name__}.")
 
 
 def _called(columns: Sequence[str] | None, target: str | None, scales: Any) -> tuple[Any, Any]:

@@ -130,15 +130,15 @@ def as_folds(folds: Any, data: Data, key: Any) -> Folds:
         if np.sum(sizes > 0) < 2:
             raise ValueError("one fold holds all rows that count, which leaves nothing to learn from: give two or more.")
         if by_number and np.any(sizes == 0):
-            raise ValueError(f"{len(sizes)} folds want at least {len(sizes)} rows that count, got {sizes.sum()}.")
+            raise ValueError(f"{len(sizes)} folds need at least {len(sizes)} rows that count, got {sizes.sum()}.")
     return table
 
 
 def _equal_folds(number: int, data: Data, key: Key[Array, ""] | None) -> Folds:
     if number < 2:
-        raise ValueError(f"cross-validation wants at least 2 folds, got {number}: one fold leaves nothing to learn from.")
+        raise ValueError(f"cross-validation needs at least 2 folds, got {number}: one fold leaves nothing to learn from.")
     if number > data.n:
-        raise ValueError(f"{number} folds want at least {number} rows, got {data.n}.")
+        raise ValueError(f"{number} folds need at least {number} rows, got {data.n}.")
     # NumPy where it can be: the same lines one by one in JAX would compile a dozen small programs.
     np_like: Any = np if is_concrete(data.mask) else jnp
     places, mask = np_like.arange(data.n), np_like.asarray(data.mask)

@@ -117,7 +117,7 @@ def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool 
     """
     if not isinstance(getattr(model, "kernel", None), AbstractKernel) or not isinstance(data, Data):
         raise TypeError(
-            f"suggest_solver wants a kx.Model and a kx.Data, got {type(model).__name__} and {type(data).__name__}."
+            f"suggest_solver needs a kx.Model and a kx.Data, got {type(model).__name__} and {type(data).__name__}."
         )
     return suggestion(facts_of(model, data), available_memory(data.y), ridges=ridges, folds=folds)
 

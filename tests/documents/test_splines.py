@@ -533,7 +533,7 @@ def test_f11_a_solver_that_knows_no_polynomials_serves_as_well():
 )
 def test_f11_products_and_powers_are_refused(spline):
     for make in (lambda: spline * kx.RBF(), lambda: kx.RBF() * spline, lambda: spline**2):
-        with pytest.raises(ValueError, match=r"only conditionally definite, so a (product|power) of it is no kernel"):
+        with pytest.raises(ValueError, match=r"only conditionally definite, so a (product|power) of it is not a kernel"):
             make()
 
 

@@ -204,7 +204,7 @@ REFUSED = {
     "labels 1 and 2": (lambda: boost(kx.Data(X, (Y + 3) / 2)), ValueError, r"got 1, 2: .*y == 2,"),
     "targets": (lambda: boost(kx.Data(X, X[:, 0])), ValueError, "one_against_rest"),
     "NaN labels": (lambda: boost(kx.Data(X, Y * np.nan)), ValueError, "NaN"),
-    "several outputs": (lambda: boost(kx.Data(X, X)), ValueError, "one label a row"),
+    "several outputs": (lambda: boost(kx.Data(X, X)), ValueError, "one label for each row"),
     "no data": (lambda: boost(X), TypeError, r"kx\.Data\(x, y\)"),
     "no members": (lambda: boost(kx.Data(X, Y), members=learners.Stumps), TypeError, r"learners\.Stumps\(\)"),
     "no rounds": (lambda: learners.adaboost(kx.Data(X, Y), rounds=0), ValueError, "whole number"),

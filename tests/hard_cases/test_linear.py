@@ -262,7 +262,7 @@ REFUSED = {
     "no grid": (lambda: learners.lasso_path(DATA, num=0), ValueError, "num of 1 or more"),
     "unknown form": (lambda: learners.ridge(DATA, 1.0, form="both"), ValueError, "primal, dual, saddle_point"),
     "few rows": (lambda: learners.least_squares(kx.Data(X[:4], Y[:4])), ValueError, r"learners\.ridge"),
-    "scalar features": (lambda: learners.ridge(DATA, 1.0, features=jnp.sum), ValueError, "linear learners want a vector"),
+    "scalar features": (lambda: learners.ridge(DATA, 1.0, features=jnp.sum), ValueError, "linear learners need a vector"),
     "several outputs": (lambda: learners.lasso(kx.Data(X, X[:, :2]), 1.0), ValueError, r"jax\.vmap"),
     "no data": (lambda: learners.ridge(X, Y), TypeError, r"kx\.Data\(x, y\)"),
     "other columns": (lambda: learners.ridge(DATA, 1.0)(X[:, :3]), ValueError, "4 coefficients"),

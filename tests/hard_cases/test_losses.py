@@ -130,7 +130,7 @@ def test_h31_out_of_steps():
 
 COUNTING = learners.KernelMachine(kx.RBF(), learners.Poisson())
 REFUSED = {
-    "labels 0 and 1": (lambda: kx.condition(machine(), kx.Data(X, 0.5 * (Y + 1))), ValueError, "wants labels -1 and"),
+    "labels 0 and 1": (lambda: kx.condition(machine(), kx.Data(X, 0.5 * (Y + 1))), ValueError, "needs labels -1 and"),
     "one class": (lambda: kx.condition(machine(), kx.Data(X, ON)), ValueError, "one class only.*intercept=False"),
     "negative counts": (lambda: kx.condition(COUNTING, kx.Data(X, -ON.astype(float))), ValueError, r"y = -1 \(row 0\)"),
     "no counts": (lambda: kx.condition(COUNTING, kx.Data(X, 0.0 * Y)), ValueError, "no count above 0"),
@@ -149,8 +149,8 @@ REFUSED = {
     "level": (lambda: learners.SmoothQuantile(1.0), ValueError, "between 0 and 1"),
     "delta": (lambda: learners.Huber(-1.0), ValueError, "Huber.delta must be"),
     "infinite C": (lambda: learners.KernelMachine(kx.RBF(), C=np.inf), ValueError, "C must be positive and finite"),
-    "no data held out": (lambda: learners.holdout_loss(TRAINED, (X, Y)), TypeError, "kx.Data second"),
-    "labels held out": (lambda: learners.holdout_loss(TRAINED, kx.Data(X, X[:, 0])), ValueError, "wants labels -1 and"),
+    "no data held out": (lambda: learners.holdout_loss(TRAINED, (X, Y)), TypeError, "must be a kx.Data"),
+    "labels held out": (lambda: learners.holdout_loss(TRAINED, kx.Data(X, X[:, 0])), ValueError, "needs labels -1 and"),
     "asked like a Gaussian process": (lambda: kx.mean(TRAINED, X), TypeError, "called with new rows"),
 }
 TRAINED = kx.condition(machine(), kx.Data(X, Y))

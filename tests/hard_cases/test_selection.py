@@ -185,9 +185,9 @@ def test_what_has_not_seen_data_is_refused():
         with pytest.raises(TypeError):
             function(MODEL)
     for function in (kx.select_ridge, kx.compare_selectors):
-        with pytest.raises(TypeError, match=r"wants a kx\.Data second, got ndarray"):
+        with pytest.raises(TypeError, match=r"must be a kx\.Data, got ndarray"):
             as_users_meet_it(function)(MODEL, X)
-        with pytest.raises(TypeError, match=r"wants a kx\.Model first, got Matern52"):
+        with pytest.raises(TypeError, match=r"must be a kx\.Model, got Matern52"):
             as_users_meet_it(function)(kx.Matern52(), DATA)
 
 

@@ -310,7 +310,7 @@ def test_one_against_one_is_a_machine_for_every_pair(kernel):
 
 
 def test_one_against_one_refuses():
-    with pytest.raises(TypeError, match=r"learners\.SVC first"):
+    with pytest.raises(TypeError, match=r"must be a learners\.SVC"):
         learners.one_against_one(learners.SVR(kx.RBF()), X, LABELS > 0)
     with pytest.raises(ValueError, match="two classes or more"):
         learners.one_against_one(SVC, X, ROWS > -1)
