@@ -36,7 +36,7 @@ class Functionals(eqx.Module):
         more = known.x.shape[1] - self.x.shape[1]
         if more < 0 or (self.has_slopes and not known.has_slopes):
             raise ValueError(
-                "new rows have more points each than the rows so far, or slopes where these have none: condition anew on "
+                "new rows have more points each than the rows so far, or slopes where these have none: condition again on "
                 "kx.observe.together(data, more)."
             )
         return self.padded(more, slopes=known.has_slopes)

@@ -402,7 +402,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
 
     **Returns:**
 
-    A `Conditioned` on all rows, old and new, with the same numbers as conditioning anew. Jitter stays as it was: if new
+    A `Conditioned` on all rows, old and new, with the same numbers as conditioning again. Jitter stays as it was: if new
     rows need more, the result is `not_positive_definite`.
     """
     check_conditioned(c)
@@ -413,7 +413,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     check_known(c.model, new.x)
     new = eqx.tree_at(lambda d: d.x, new, new.x.like(c.data.x)) if isinstance(new.x, Functionals) else new
     if isinstance(c.data.x, Grid) or is_on_disk((c.data.x, new.x)):
-        raise TypeError("extend cannot add rows to a grid, or to rows in a file: condition on all rows anew.")
+        raise TypeError("extend cannot add rows to a grid, or to rows in a file: condition on all rows again.")
     if new.y.shape[1:] != c.data.y.shape[1:]:
         raise ValueError(f"y has shape {new.y.shape}, but the model was conditioned on targets of shape {c.data.y.shape}.")
     if is_per_row(c.model.noise) != (noise is not None):

@@ -50,7 +50,7 @@ class HostData(NamedTuple):
         return _name(self.number, self.key)
 
     def digest(self) -> np.ndarray:
-        """What tells it from another dataset."""
+        """What distinguishes it from another dataset."""
         return digest_of((*jax.tree.leaves(self.x), self.y, self.mask))
 
     def read(self) -> "HostData":
@@ -68,8 +68,8 @@ def _name(number: int, key: Hashable) -> str:
 def host_data(item: Any, index: int = 0, like: HostData | None = None, key: Hashable = None) -> HostData:
     """A `Data`, `(x, y)`, `(x, y, mask)` or `Group` in the form of `like`, the dataset that all are to agree with.
 
-    Faults of type and shape raise, as in `Data`. No rows, no row that counts, and NaN in rows that count do not: they are
-    one dataset's own misfortune, for its own status to tell. Without `key`, the name is the group's, or else the number.
+    Wrong types and shapes raise, as in `Data`. Datasets without rows that count, or with NaN in them, do not raise: their
+    own status reports it later. Without `key`, the name is the group's, or else the number.
     """
     if isinstance(item, HostData) and item.place is not None:
         return item._replace(number=index)

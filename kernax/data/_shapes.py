@@ -75,7 +75,7 @@ def bucket_of(size: int, shapes: Sequence[int]) -> int:
 
 LEAST_ROWS = 16
 """Datasets are padded to no fewer: a spline's polynomials or ten folds cannot even be traced with less, and a dataset that
-is too short for them is to have a status of its own."""
+is too short for them must get its own status."""
 
 
 def by_shape(items: Sequence[T], sizes: Sequence[int], shapes: Sequence[int]) -> list[tuple[int, list[T]]]:

@@ -76,4 +76,4 @@ def _read(path: Any) -> dict[str, Vectors]:
 
 
 def _damaged(path: Any, why: Any) -> str:
-    return f"{path} is damaged ({why}): delete it, and the fit begins anew."
+    return f"{path} is damaged ({why}): delete it, and the fit begins again."

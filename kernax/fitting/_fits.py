@@ -214,7 +214,7 @@ def concatenate(fits: Iterable[Fits]) -> Fits:
 
     **Returns:**
 
-    `Fits`. Datasets keep their names; if none of them has one, they are numbered anew.
+    `Fits`. Datasets keep their names; if none of them has one, they are numbered again.
     """
     fits = list(fits)
     if not fits or not all(isinstance(one, Fits) for one in fits):

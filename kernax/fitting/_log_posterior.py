@@ -1,4 +1,4 @@
-"""The posterior of hyperparameters as samplers want it: a log-density of one vector without bounds."""
+"""The posterior of hyperparameters for samplers: a log-density of one vector without bounds."""
 
 import warnings
 from collections.abc import Callable

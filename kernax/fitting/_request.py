@@ -61,7 +61,7 @@ class Request:
     def rules(self, model: AbstractModel, dtype: Any, *, keep_history: bool = True, refreshes: bool = False) -> Rules:
         """The rules of the loop, with the defaults of this floating type. Raises `ValueError` if an option is invalid.
 
-        `refreshes` says whether the solver's choices are made anew in the course of the fit.
+        `refreshes` says whether the solver's choices are made again in the course of the fit.
         """
         if self.trainable is not None and jax.tree.structure(self.trainable) != jax.tree.structure(model):
             raise ValueError(

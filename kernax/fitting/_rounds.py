@@ -1,4 +1,4 @@
-"""Rounds of a fit: solvers that choose neighbours or inducing rows choose them anew with the parameters reached so far.
+"""Rounds of a fit: solvers that choose neighbours or inducing rows choose them again with the parameters reached so far.
 
 Within a round the choice stays, so the objective is smooth. Each round begins where the one before ended, with what that
 has learned of the curvature. Early rounds need not be exact: they stop sooner, and if the solver can estimate the

@@ -149,7 +149,7 @@ def _advance_by_pieces(
 
 def shared_pieces(datasets: list[HostData], devices: list[Any], threads: int) -> tuple[Piece, ...]:
     """The datasets by shape, in as many pieces as there are threads, each on its device. Those without rows are left out:
-    they add nothing. NaN is refused: it would be everybody's."""
+    they add nothing. NaN raises an error, since it would make the whole sum NaN."""
     for data in datasets:
         arrays = (data.y, *jax.tree.leaves(data.x))
         if not all(np.isfinite(array[data.mask]).all() for array in arrays):

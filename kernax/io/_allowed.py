@@ -67,7 +67,7 @@ def register(thing: Any, *, name: str | None = None) -> Any:
     if name in _built_in() or (name.split(".")[0] in ("kernax", "equinox", "jax") and not is_ours):
         raise ValueError(f"the name {name!r} is taken: give another one.")
     known = _own.get(name)
-    # A class that is defined anew (a cell of a notebook run twice) takes the place of its former self.
+    # A class that is defined again (a cell of a notebook run twice) takes the place of its former self.
     if known is not None and (known.__module__, known.__qualname__) != (thing.__module__, thing.__qualname__):
         raise ValueError(f"the name {name!r} is that of {known!r}: give another one.")
     _own[name] = thing

@@ -27,7 +27,7 @@ _SMALLEST, _LARGEST = 0.1, 100.0
 _NODES = 176
 _BLOCK, _GROUP = 1024, 16
 """Distances and nodes of one step: their exponentials stay in the cache. Added up over all distances at once, XLA would
-compute them anew for the value and for each derivative."""
+compute them again for the value and for each derivative."""
 _LOWEST, _DECAY = -42.0, 38.0
 """Where nodes begin. Beyond -42 an RBF is shorter than 1e-9 lengthscales. For larger ν they begin where the weights of the
 curvature, `e^((ν-2)u)`, are negligible: the density is narrower there, and needs nodes that are closer together."""

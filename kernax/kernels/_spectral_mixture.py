@@ -52,7 +52,7 @@ class SpectralMixture(AbstractKernel):
 
         **Arguments:**
 
-        - `x`: inputs, `(n, d)`, in any order and at any distances. Each column has a periodogram of its own.
+        - `x`: inputs, `(n, d)`, in any order and at any distances. Each column has its own periodogram.
         - `y`: targets, `(n,)`.
         - `number`: how many components.
 

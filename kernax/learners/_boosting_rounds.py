@@ -13,7 +13,7 @@ from kernax.rows import take
 
 
 class Limits(NamedTuple):
-    """When to stop; arrays, so that other limits do not compile anew."""
+    """When to stop; arrays, so that other limits do not compile again."""
 
     rounds: Int[Array, ""]
     patience: Int[Array, ""]

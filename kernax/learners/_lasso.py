@@ -159,7 +159,7 @@ def lasso_path(
 
 
 def _as_limits(max_steps: int | None, rtol: float | None) -> tuple[Int[Array, ""] | None, Float[Array, ""] | None]:
-    """As arrays, so that other limits do not compile anew."""
+    """As arrays, so that other limits do not compile again."""
     if max_steps is not None and max_steps < 0:
         raise ValueError(f"max_steps must be 0 or more, got {max_steps}.")
     return None if max_steps is None else jnp.asarray(max_steps), None if rtol is None else jnp.asarray(float(rtol))

@@ -215,7 +215,7 @@ class _Normal(AbstractLoss):
 class Softmax(AbstractLoss):
     """Softmax likelihood, `log Σ_c e^{f_c} - f_y`, for classes y = 0, …, k - 1 with `P(y = c) = e^{f_c} / Σ e^f`.
 
-    Each class has a latent function of its own, all with the kernel of the model.
+    Each class has its own latent function. All have the kernel of the model.
 
     **Arguments:**
 

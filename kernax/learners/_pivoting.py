@@ -228,7 +228,7 @@ def _pivot(dual: Dual, intercept: bool, pivots: _Pivots) -> _Pivots:
     """Solve for the free coefficients, and change every place that the answer contradicts."""
     place = pivots.place
     free, signs = jnp.abs(place) == 1, jnp.sign(place).astype(dual.targets.dtype)
-    # Corrected, not computed anew: where K_FF is singular, the nearest of its many solutions is wanted.
+    # Corrected, not computed again: where K_FF is singular, the nearest of its many solutions is wanted.
     near = jnp.where(free, jnp.clip(pivots.alpha, dual.lower, dual.upper), held_at(dual, place))
     missing = dual.targets - matmul(dual.gram, near) - dual.epsilon * signs
     face = solve_face(dual.gram, free, missing, -jnp.sum(near), intercept)

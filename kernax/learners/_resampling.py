@@ -28,7 +28,7 @@ def drawn_counts(data: Data, members: int, key: Any, fraction: float, replace: b
             raise ValueError(f"weights must be {data.n} numbers, one per row, got shape {weights.shape}.")
         if is_concrete(weights) and not (np.isfinite(weights).all() and np.min(weights) >= 0 < np.max(weights)):
             raise ValueError("weights must be finite and 0 or more, and not all be 0.")
-    # As arrays, so that other shares and chances do not compile anew.
+    # As arrays, so that other shares and chances do not compile again.
     weights = jnp.asarray(np.ones(data.n)) if weights is None else weights
     return _draw(data.mask, key, weights, jnp.asarray(float(fraction)), int(members), bool(replace))
 

@@ -1,4 +1,4 @@
-"""Noise that a row tells: by the group that it belongs to, or by a variance that was measured."""
+"""Noise that depends on data in the row: the group that it belongs to, or a measured variance."""
 
 from typing import Any
 

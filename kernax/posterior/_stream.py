@@ -1,4 +1,4 @@
-"""A series that goes on: predictions of what comes next, and new rows at the end in O(1) each.
+"""Streams: predictions after the last row of a series, and new rows at its end in O(1) each.
 
 The filter's state holds all that the past says about the future: its mean m and its covariance P, given all rows so far. A
 new row moves both over the step from the row before, and corrects them by what is new in it. A trend that is left free adds

@@ -71,7 +71,7 @@ def on_columns(c: Conditioned, names: Names) -> list[str]:
     ranges, said = np.ptp(x, axis=0), []
     constant = [names.columns[i] for i in np.flatnonzero(ranges == 0)] if len(x) > 1 else []
     if constant:
-        said.append(f"column {', '.join(constant)} is constant: it has nothing to tell; leave it out.")
+        said.append(f"column {', '.join(constant)} is constant and carries no information; leave it out.")
     said += _on_neighbours(c, names, x)
     spread = np.sqrt(np.mean(np.var(targets, axis=0)))
     if not spread > 0:

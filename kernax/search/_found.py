@@ -84,7 +84,7 @@ class KernelSearch:
         return Prediction(mean, variance, jnp.sum(jnp.stack([p.num_clamped for p in parts])), parts[0].result)
 
     def table(self) -> dict[str, list[Any]]:
-        """Columns with one entry for each structure, for `pandas.DataFrame(search.table())` and its like."""
+        """A dict of columns with one entry for each structure, for example for `pandas.DataFrame(search.table())`."""
         best = self.tried[0].score
         return {
             "expression": [one.expression for one in self.tried],

@@ -79,7 +79,7 @@ def search_kernel(
     - `base`: the base kernels, as a list, or as a dict by the names that expressions are to have. If `None`: `Linear`,
       `RBF`, `Periodic` and `Matern32` for one column; `Linear` and `RBF` of each column for several. `Linear` is 0 where x
       is 0, so shift x to where a growing season would have no size. The variance of a base kernel is held, because each
-      product has a variance of its own.
+      product has its own variance.
     - `depth`: how many base kernels a structure may have, counted as often as they occur.
     - `beam`: how many of the best structures are changed; 1 is a greedy search.
     - `by`: `"bic"`, `-2 log p(y) + k log n` with k fitted parameters; or `"loo"`, the negative log density of each row given
@@ -135,8 +135,8 @@ def search_kernel_many(
 ) -> KernelSearches:
     """Find a kernel for each of many datasets: `search_kernel`, many times, from one call.
 
-    Each dataset has a search of its own, and the same answer as alone. The fits of all datasets and structures of a round
-    are made by one call of `fit_many`.
+    Each dataset is searched separately, with the same result as if it were alone. The fits of all datasets and structures of
+    a round are made by one call of `fit_many`.
 
     **Arguments:**
 

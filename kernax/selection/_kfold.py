@@ -209,11 +209,11 @@ def _by_refits(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
 
 
 def _system_without(c: Conditioned, left_out: Bool[Array, " n"]) -> AbstractSystem:
-    """The System of the rows that count but for some, from what is at hand or prepared anew."""
+    """The System of the rows that count but for some, from what is at hand or prepared again."""
     others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)
     system = c.system.restricted(others.mask)
     if system is None:
-        # Neighbours and inducing rows are chosen anew: those of all rows would be among them.
+        # Neighbours and inducing rows are chosen again: those of all rows would be among them.
         system = c.model.conditioned(others, jnp.asarray(True), settled(c.solver, c.model, others)).system
     return system
 

@@ -216,7 +216,7 @@ def _minima(c: Conditioned, ridges: Array | None, bys: tuple[Any, ...], table: F
     rounding = (_ROUNDINGS * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(c.data.y))) ** 2
     floors = jnp.stack([rounding if by in ("loo", "gcv", "kfold") else -jnp.inf * jnp.ones_like(rounding) for by in bys])
     if len(bys) == 1:
-        # Under `vmap` the search would choose anew in every turn which of its numbers still move: more to compile.
+        # Under `vmap` the search would choose again in every turn which of its numbers still move: more to compile.
         alone = lowest(jnp.asarray(0), values[:, 0], candidates[:, 0], floors[0])
         found = jax.tree.map(lambda a: a[None], alone)
     else:

@@ -45,7 +45,7 @@ def padded_count(rows: int) -> int:
     for count in _SMALL:
         if rows <= count:
             return count
-    # Work grows with the cube: of many rows, a few more cost more than a program that is compiled anew.
+    # Work grows with the cube: of many rows, a few more cost more than a program that is compiled again.
     step = min(1 << ((rows - 1).bit_length() - 4), _LARGEST_STEP)
     return -(-rows // step) * step
 

@@ -81,8 +81,8 @@ class SupportVectorRegressor(RegressorMixin, Estimator):
 class SupportVectorClassifier(ClassifierMixin, Estimator):
     """Support vector classification, `min C Σ w_i max(1 - y_i (f(x_i) + b), 0) + ½‖f‖²`, exact to rounding.
 
-    Several classes are told apart by a machine for every pair of them, as in scikit-learn's `SVC`. Scores break ties between
-    votes (there: `break_ties=True`).
+    Several classes are separated by one machine for every pair, as in scikit-learn's `SVC`. Scores break ties between votes
+    (there: `break_ties=True`).
 
     Parameters
     ----------

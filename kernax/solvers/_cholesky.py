@@ -259,7 +259,7 @@ class KnownInverse(derivatives.AbstractRaw):
 
 
 class RawDefinite(derivatives.AbstractRaw):
-    """A itself, factorised anew for every question: for small systems that are asked once."""
+    """A itself, factorised again for every question: for small systems that are asked once."""
 
     matrix: Float[Array, "n n"]
 

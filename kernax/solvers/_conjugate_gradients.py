@@ -104,7 +104,7 @@ def conjugate_gradients(
     square, nowhere = jnp.sum(columns * first, axis=0), jnp.zeros(columns.shape[1], bool)
     start = _State(jnp.zeros_like(columns), columns, first, square, nowhere, jnp.asarray(True), empty, empty, jnp.asarray(0))
     end = jax.lax.while_loop(goes_on, step, start)
-    # The iteration's own residual forgets its rounding errors, so what is reported is computed anew.
+    # The iteration's own residual forgets its rounding errors, so what is reported is computed again.
     left = jnp.max(residual(columns - multiply(end.x)), initial=0.0)
     converged = jnp.all(residual(end.r) <= tolerance)
     return end.x, Run(end.number, converged, end.definite, left, end.lengths, end.ratios)

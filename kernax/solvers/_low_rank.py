@@ -189,7 +189,7 @@ class LowRank(AbstractSolver):
     def settled(self, gram, part=None):
         """This solver with inducing rows that stay, so that the objective of a fit does not jump when the choice changes.
 
-        Called again on what it returned, it chooses anew. The number of places for inducing rows is the same every time;
+        Called again on what it returned, it chooses again. The number of places for inducing rows is the same every time;
         those that are not needed are not in use.
         """
         del part
@@ -231,7 +231,7 @@ class LowRank(AbstractSolver):
 
 
 def _without_noise(result: Any) -> Any:
-    """A result in which jitter is no failure: whether the noise is enough is decided for each noise anew."""
+    """A result in which jitter is no failure: whether the noise is enough is decided for each noise again."""
     return Result.where(is_usable(result), Result.successful, result)
 
 

@@ -9,7 +9,7 @@ from kernax._arrays import is_concrete
 
 
 class _Message(str):
-    """The text of a status. It keeps its two parts, so that nobody has to take the text apart."""
+    """The text of a status. It keeps its two parts separately."""
 
     meaning: str
     advice: str

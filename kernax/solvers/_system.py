@@ -47,7 +47,7 @@ class Evidence(NamedTuple):
     quadratic: Float[Array, " p"]
     """`bᵀ A⁻¹ b` for every column of b."""
     logdet: Float[Array, "..."]
-    """`log det A`; one for every column if each has a matrix of its own."""
+    """`log det A`; one for every column if each has its own matrix."""
     correction: Float[Array, ""]
     """What an approximation adds to the log density to make it a bound: the same for every column, summed over them.
     0 for exact Systems."""
@@ -132,7 +132,7 @@ class AbstractSystem(eqx.Module):
     def restricted(self, mask: Bool[Array, " n"]) -> "AbstractSystem | None":
         """The System of fewer rows: of those that count here, the ones in the mask. What k-fold cross-validation asks for.
 
-        `None` if there is no shorter way than to prepare it anew.
+        `None` if there is no shorter way than to prepare it again.
         """
         del mask
         return None
@@ -403,7 +403,7 @@ class AbstractSolver(eqx.Module):
     """Whether its matrices are those of the axes of a grid. `bytes_needed` is then asked for the longest axis."""
 
     num_refreshes: ClassVar[int] = 0
-    """How many times `fit` makes the data-dependent choices anew, with the parameters that it has reached."""
+    """How many times `fit` makes the data-dependent choices again, with the parameters that it has reached."""
 
     def settled(self, gram: AbstractGram, part: int | None = None) -> "AbstractSolver":
         """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they stay during a fit.
@@ -521,7 +521,7 @@ _OFFERS = {
     "another noise from the same factorisation": "kx.Eigh() (or LowRank, StateSpace, Kronecker) and one noise for all rows",
     "the eigenvalues of the kernel matrix": "kx.Eigh() (or LowRank, Kronecker) and one noise for all rows",
     "predictions of the form k(x, X) alpha": "kx.Cholesky() (or Eigh, StateSpace, Kronecker)",
-    "new rows from the same factorisation": "kx.Cholesky() (or StateSpace), or condition on all rows anew",
+    "new rows from the same factorisation": "kx.Cholesky() (or StateSpace), or condition on all rows again",
 }
 
 

@@ -269,7 +269,7 @@ class Vecchia(AbstractSolver):
         )
 
     def prepare_again(self, system, noise):
-        """With the same neighbours; every block is factorised anew."""
+        """With the same neighbours; every block is factorised again."""
         solver = eqx.tree_at(lambda s: s.plan, self, system.plan, is_leaf=lambda leaf: leaf is None)
         return solver.prepare(system.gram, noise)
 
