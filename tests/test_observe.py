@@ -198,7 +198,7 @@ def test_more_rows_files_masks_and_features(tmp_path):
     longer = kx.extend(kx.extend(kx.condition(model, first), rest.x, rest.y), X, X[:, 0])
     anew = kx.condition(model, kx.observe.together(data, kx.observe.values(X, X[:, 0])))
     np.testing.assert_allclose(kx.mean(longer, new), kx.mean(anew, new), rtol=1e-9)
-    with pytest.raises(ValueError, match="condition anew"):
+    with pytest.raises(ValueError, match="condition again"):
         kx.extend(c, kx.observe.averages(np.zeros((1, 9, 2))), [0.0])
     # Rows that do not count.
     y = np.append(np.asarray(data.y), np.nan)

@@ -183,7 +183,7 @@ def test_what_cannot_be_done_with_rows_in_a_file_is_refused(on_disk, tmp_path):
     fit = kx.fit(MODEL, data, max_steps=2)
     with pytest.raises(TypeError, match=r"Fit.data.x stays in its own file \(.*x.npy\), and is not saved: save the model"):
         kx.save(tmp_path / "fit.kx", fit)
-    with pytest.raises(TypeError, match="condition on all rows anew"):
+    with pytest.raises(TypeError, match="condition on all rows again"):
         kx.extend(kx.condition(MODEL, data), NEW, np.zeros(40))
     foreign = data.x.__class__(jnp.asarray(7, jnp.int32), None, None, (N, D), np.dtype("float64"))
     with pytest.raises(Exception, match="a file that this process has not opened"):

@@ -166,7 +166,7 @@ def test_folders_and_files_that_are_no_checkpoints(tmp_path):
     kx.fit(MODEL, DATA, max_steps=1, checkpoint=tmp_path / "kept")
     content = (tmp_path / "kept" / "state.npz").read_bytes()
     (tmp_path / "kept" / "state.npz").write_bytes(content[:-30])
-    with pytest.raises(ValueError, match=r"is damaged .*: delete it, and the fit begins anew"):
+    with pytest.raises(ValueError, match=r"is damaged .*: delete it, and the fit begins again"):
         kx.fit(MODEL, DATA, max_steps=1, checkpoint=tmp_path / "kept")
 
 
