@@ -22,8 +22,11 @@ class Group(NamedTuple):
     """One dataset and its name."""
 
     key: Hashable
+    """The name."""
     x: Any
+    """The inputs."""
     y: Any
+    """The targets."""
 
 
 class HostData(NamedTuple):

@@ -16,7 +16,9 @@ class Series(NamedTuple):
     """A time series of CO₂: decimal years and parts per million."""
 
     year: np.ndarray
+    """Decimal years."""
     ppm: np.ndarray
+    """Parts per million."""
 
     def between(self, first: float, last: float) -> "Series":
         """The weeks from `first` up to, but not including, `last`."""

@@ -11,8 +11,7 @@ from kernax.rows import Rows
 
 
 class GrownGram(AbstractGram):
-    """A stored kernel matrix in three blocks: that of the first rows, the added columns, and the corner between added
-    rows."""
+    """A stored kernel matrix in three blocks: first rows, added columns, and the corner between added rows."""
 
     kernel: Any
     x: Rows

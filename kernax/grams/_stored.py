@@ -10,8 +10,10 @@ from kernax.rows import Rows, map_rows, num_rows, take
 
 
 class StoredGram(AbstractGram):
-    """The kernel matrix of any kernel over rows in a file. Single rows read only what they need; a product with K reads all
-    rows."""
+    """The kernel matrix of any kernel over rows in a file.
+
+    A caller that needs few rows reads only those; a product with K reads all rows.
+    """
 
     kernel: Any
     x: Rows

@@ -40,8 +40,9 @@ _own: dict[str, Any] = {}
 
 
 def register(thing: Any, *, name: str | None = None) -> Any:
-    """Allow files to contain a class or function of your own. Call it before saving, and again before loading. Also a
-    decorator.
+    """Allow files to contain your own class or function. Call it before saving, and again before loading.
+
+    It can also be used as a decorator.
 
     A file contains only the name. What the name means is up to the program that loads the file. A class must be an Equinox
     module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.

@@ -23,8 +23,10 @@ _UNKNOWN = "0" * 64
 
 
 class FileError(ValueError):
-    """Raised if a file cannot be loaded: it is damaged, of another kind or a newer version, or contains something not
-    allowed."""
+    """Raised if a file cannot be loaded.
+
+    It is damaged, of another kind or a newer version, or contains something that is not allowed.
+    """
 
 
 def pack(structure: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:

@@ -32,8 +32,11 @@ class GaussianPair(NamedTuple):
     """
 
     variance_a: Numbers
+    """`q_a`."""
     variance_b: Numbers
+    """`q_b`."""
     covariance: Numbers
+    """`q_ab`."""
     versine: Numbers
     vercosine: Numbers
 

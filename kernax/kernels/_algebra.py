@@ -20,6 +20,7 @@ class Sum(AbstractKernel):
     """A sum of kernels, `k_1 + k_2 + …`: functions that are sums of independent functions."""
 
     kernels: tuple[AbstractKernel, ...]
+    """The summands."""
 
     def pair(self, a, b):
         return sum((k.pair(a, b) for k in self.kernels[1:]), self.kernels[0].pair(a, b))
@@ -89,6 +90,7 @@ class Product(AbstractKernel):
     """A product of kernels, `k_1 · k_2 · …`: rows are similar only if they are similar in every factor."""
 
     kernels: tuple[AbstractKernel, ...]
+    """The factors."""
 
     def __check_init__(self):
         for kernel in self.kernels:
@@ -152,6 +154,7 @@ class Scale(AbstractKernel):
     """A multiple of a kernel, `variance · k`, written `2.0 * kernel`."""
 
     kernel: AbstractKernel
+    """The kernel."""
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
 
     def pair(self, a, b):
@@ -214,7 +217,9 @@ class Power(AbstractKernel):
     """A power of a kernel, `k ** exponent`, for a whole exponent of at least 1."""
 
     kernel: AbstractKernel
+    """The kernel."""
     exponent: int = eqx.field(static=True)
+    """The exponent."""
 
     def __init__(self, kernel: AbstractKernel, exponent: Any):
         self.kernel = kernel

@@ -18,6 +18,7 @@ class Linear(AbstractKernel):
     """Linear kernel, `Σ_k v_k a_k b_k`: linear functions through the origin (add a `Constant` for an unknown level)."""
 
     variance: Float[Parameter, "*d"] = positive(default=1.0, unit="y²/x²")
+    """v, one number or one for each column."""
 
     def pair(self, a, b):
         check_width(self, "variance", self.variance, a.shape[-1])
@@ -43,12 +44,17 @@ class Linear(AbstractKernel):
 
 
 class Polynomial(AbstractKernel):
-    """Polynomial kernel, `(scale · a·b + offset)^degree`: polynomials up to that degree; with offset 0, only of that
-    degree."""
+    """Polynomial kernel, `(scale · a·b + offset)^degree`: polynomials up to that degree.
+
+    With offset 0, only monomials of exactly that degree.
+    """
 
     degree: int = eqx.field(static=True, default=2)
+    """The degree, a whole number of at least 1."""
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
+    """The factor of `a·b`."""
     offset: Float[Parameter, ""] = non_negative(default=1.0, scalar=True)
+    """The constant that is added to it."""
 
     def __check_init__(self):
         whole_number(self.degree, "Polynomial.degree")

@@ -122,8 +122,7 @@ def _place(value: Any, what: str, given: Any) -> int:
 
 
 class Warp(AbstractKernel):
-    """A kernel of transformed inputs, `k(g(a), g(b))`, for a function or Equinox module `g`. A deep kernel if `g` is a
-    network.
+    """A kernel of transformed inputs, `k(g(a), g(b))`. A deep kernel if `g` is a network.
 
     **Arguments:**
 

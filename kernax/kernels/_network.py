@@ -47,7 +47,9 @@ class ArcCosine(AbstractKernel):
     """
 
     order: int = eqx.field(static=True, default=1, converter=_as_order)
+    """n: 0, 1 or 2."""
     weight_variance: Float[Parameter, "*d"] = positive(default=1.0)
+    """v, one number or one for each column."""
     bias_variance: Float[Parameter, ""] = non_negative(default=1.0, scalar=True)
 
     def pair(self, a, b):
@@ -170,6 +172,7 @@ class NNGP(AbstractNetwork):
 
     depth: int = eqx.field(static=True, default=1, converter=_as_depth)
     activation: AbstractActivation = eqx.field(default=ReLU(), converter=_as_activation)
+    """The activation function φ, such as `kx.kernels.ReLU()`."""
     weight_variance: Float[Parameter, "*l"] = positive(default=2.0)
     bias_variance: Float[Parameter, "*l"] = non_negative(default=0.1)
 
@@ -191,9 +194,13 @@ class NTK(AbstractNetwork):
     """
 
     depth: int = eqx.field(static=True, default=1, converter=_as_depth)
+    """The number of hidden layers."""
     activation: AbstractActivation = eqx.field(default=ReLU(), converter=_as_activation)
+    """The activation function φ, such as `kx.kernels.ReLU()`."""
     weight_variance: Float[Parameter, "*l"] = positive(default=2.0)
+    """σ_w², one number or one for each layer of weights."""
     bias_variance: Float[Parameter, "*l"] = non_negative(default=0.1)
+    """σ_b², one number or one for each layer of weights."""
 
     @property
     def is_rough(self):

@@ -91,6 +91,7 @@ class Cosine(AbstractKernel):
     """Cosine kernel, `cos(2π Σ_k (a_k - b_k)/p_k)`: sine waves of one period."""
 
     period: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    """p, one number or one for each column."""
 
     def pair(self, a, b):
         check_width(self, "period", self.period, a.shape[-1])

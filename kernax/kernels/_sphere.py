@@ -13,6 +13,7 @@ class LatitudeLongitude(eqx.Module):
     """Converts `(latitude, longitude)` in degrees on a sphere to a point in space, `(3,)`."""
 
     radius: float = eqx.field(static=True, default=1.0)
+    """The radius of the sphere."""
 
     def __check_init__(self):
         if not as_floats(self.radius, "radius") > 0:

@@ -19,8 +19,10 @@ from kernax.kernels._trends import PolynomialTrend
 
 
 class CubicSpline(AbstractKernel):
-    """Cubic spline, `|a - b|³ / 12`, with free linear functions. In one dimension the natural cubic spline, with norm
-    `∫ f''²`."""
+    """Cubic spline, `|a - b|³ / 12`, with free linear functions.
+
+    In one dimension it is the natural cubic spline, with norm `∫ f''²`.
+    """
 
     def pair(self, a, b):
         return _of_distance(jnp.sum((a - b) ** 2), 3, 1 / 12)

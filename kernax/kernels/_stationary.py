@@ -23,6 +23,7 @@ class AbstractStationary(AbstractKernel):
     """Base class of kernels that are functions of the scaled squared distance. One lengthscale, or one per column (ARD)."""
 
     lengthscale: eqx.AbstractVar[Float[Parameter, "*d"]]
+    """ℓ, one number or one for each column."""
     is_rough: ClassVar[bool] = False
     """Whether the slope in `s` is unbounded at 0."""
 
@@ -98,6 +99,7 @@ class RBF(AbstractStationary):
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    """ℓ, one number or one for each column."""
 
     def of_squared_distance(self, s):
         return jnp.exp(-0.5 * s)
@@ -114,6 +116,7 @@ class Matern12(AbstractStationary):
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    """ℓ, one number or one for each column."""
     is_rough: ClassVar[bool] = True
 
     def of_squared_distance(self, s):
@@ -131,6 +134,7 @@ class Matern32(AbstractStationary):
     """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: once differentiable paths."""
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    """ℓ, one number or one for each column."""
 
     def of_squared_distance(self, s):
         return _matern32(3.0 * s)
@@ -147,6 +151,7 @@ class Matern52(AbstractStationary):
     """Matérn-5/2, `(1 + √(5s) + 5s/3) exp(-√(5s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: twice differentiable paths."""
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    """ℓ, one number or one for each column."""
 
     def of_squared_distance(self, s):
         return _matern52(5.0 * s)
@@ -160,11 +165,15 @@ class Matern52(AbstractStationary):
 
 
 class RationalQuadratic(AbstractStationary):
-    """Rational quadratic, `(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales; an RBF for
-    α → ∞."""
+    """Rational quadratic, `(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales.
+
+    For α → ∞ it is the RBF.
+    """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
+    """ℓ, one number or one for each column."""
     alpha: Float[Parameter, ""] = positive(default=1.0, scalar=True)
+    """α: the smaller, the more lengthscales are mixed."""
 
     def of_squared_distance(self, s):
         return jnp.exp(-self.alpha * jnp.log1p(0.5 * s / self.alpha))

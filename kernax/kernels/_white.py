@@ -14,8 +14,9 @@ from kernax.rows import num_rows
 
 
 class White(AbstractKernel):
-    """White noise: `variance` if two rows are equal in every number and label, else 0. Every distinct row has an independent
-    value.
+    """White noise: `variance` if two rows are equal in every number and label, else 0.
+
+    Every distinct row has an independent value.
 
     Positive definite for any rows. Its derivatives in the rows are 0. A kernel cannot tell two observations at the same
     inputs from one, so these share a value here. For noise of single observations, use `kx.Model(kernel, noise=…)`.

@@ -25,14 +25,16 @@ _POWER = 0.75
 
 
 class AdaBoost(eqx.Module):
-    """A classifier fitted by AdaBoost, `F(x) = Σₜ αₜ fₜ(x)`. Call it with new rows. Entry t of every array belongs to round
-    t.
+    """A classifier fitted by AdaBoost, `F(x) = Σₜ αₜ fₜ(x)`. Call it with new rows.
+
+    Entry t of every array belongs to round t.
 
     Rounds that were not made have vote 0, and NaN everywhere else; `num_rounds` is the number that have a vote. `bounds` is
     `∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`, and no less than `training_errors`, the share (under D₁) of rows with `yF(x) ≤ 0`.
     """
 
     members: AbstractMembers
+    """The class of the members."""
     fitted: Any
     """The members themselves, stacked."""
     votes: Float[Array, " t"]
@@ -51,6 +53,7 @@ class AdaBoost(eqx.Module):
     """`yᵢF(xᵢ)/Σₜαₜ` from −1 to 1 at the rows of the data: how clear the vote is, negative where it is wrong."""
     num_rounds: Int[Array, ""]
     result: Any
+    """How boosting ended."""
     shapes: Any = eqx.field(static=True)
 
     def __repr__(self):

@@ -27,7 +27,9 @@ class LatentClasses(NamedTuple):
     """Mean and covariance of the latent functions at each row."""
 
     mean: Float[Array, "m k"]
+    """`(m, k)` for k classes."""
     covariance: Float[Array, "m k k"]
+    """`(m, k, k)`."""
 
 
 class SoftmaxGP(AbstractExpansion):
@@ -37,8 +39,11 @@ class SoftmaxGP(AbstractExpansion):
     """
 
     model: AbstractMachine
+    """The model."""
     data: Data
+    """The dataset."""
     solver: AbstractSolver
+    """The solver."""
     coefficients: Float[Array, "n k"]
     """`α = y - π` at the mode, y being 1 in the column of a row's class; 0 in masked rows."""
     intercept: Float[Array, ""]
@@ -50,9 +55,13 @@ class SoftmaxGP(AbstractExpansion):
     log_likelihood: Float[Array, ""]
     """The approximate marginal likelihood, which `kx.log_marginal_likelihood` returns."""
     gradient_norm: Float[Array, ""]
+    """The largest component of the gradient at the mode, relative to the size of its terms."""
     num_steps: Int[Array, ""]
+    """The number of Newton steps."""
     result: Any
+    """How the computation ended."""
     jitter: Float[Array, ""]
+    """The jitter that was added to the diagonal."""
 
     def __repr__(self):
         return described(self, "log_likelihood", "gradient_norm")

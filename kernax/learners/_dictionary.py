@@ -29,6 +29,7 @@ class Dictionary(AbstractMembers):
     """
 
     functions: tuple[Any, ...]
+    """The functions g."""
 
     def __init__(self, functions: Any):
         self.functions = tuple(as_function(function) for function in functions)

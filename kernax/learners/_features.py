@@ -48,10 +48,10 @@ class PolynomialFeatures(eqx.Module):
 
 
 class FourierFeatures(Parametrised):
-    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`, with one angular frequency `ω` in
-    each row."""
+    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`."""
 
     frequencies: Float[Parameter, "m d"] = real()
+    """ω, `(m, d)`."""
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
 
     def __check_init__(self):

@@ -61,7 +61,9 @@ class LatentGP(AbstractMachine):
     """
 
     kernel: AbstractKernel
+    """The kernel."""
     likelihood: AbstractLoss
+    """The likelihood, such as `learners.Poisson()`."""
     intercept: bool = eqx.field(static=True, repr=False)
     takes_any_solver: ClassVar[bool] = True
 
@@ -147,6 +149,7 @@ class LaplaceGP(AbstractExpansion):
     log_likelihood: Float[Array, ""]
     """The approximate marginal likelihood, which `kx.log_marginal_likelihood` returns."""
     gradient_norm: Float[Array, ""]
+    """The largest component of the gradient at the mode, relative to the size of its terms."""
     num_steps: Int[Array, ""]
     """The number of Newton steps."""
     result: Any

@@ -27,11 +27,16 @@ class LassoFit(AbstractLinearFit):
     """
 
     features: Any
+    """The feature map."""
     coefficients: Float[Array, " q"]
+    """One for each feature."""
     intercept: Float[Array, ""]
+    """The intercept; 0 without one."""
     penalty: Float[Array, ""]
+    """λ."""
     kkt_residual: Float[Array, ""]
     num_steps: Int[Array, ""]
+    """The number of knots of the path that were passed."""
     result: Any
 
 
@@ -39,16 +44,19 @@ class LassoPath(eqx.Module):
     """Lasso fits at descending penalties. Entry i of every array belongs to `penalties[i]`, and `path[i]` is that fit."""
 
     features: Any
+    """The feature map."""
     penalties: Float[Array, " l"]
     """λ of `½‖y - Φw‖² + (λ/2)‖w‖₁`, from the largest down."""
     coefficients: Float[Array, "l q"]
     """Exactly 0 for features that are left out."""
     intercepts: Float[Array, " l"]
+    """The intercept of each fit; 0 without one."""
     kkt_residual: Float[Array, " l"]
     """The largest violation of the optimality conditions."""
     num_steps: Int[Array, ""]
     """The number of knots of the path, for all penalties together."""
     result: Any
+    """How each fit ended."""
 
     @property
     def num_nonzero(self) -> Int[Array, " l"]:

@@ -15,8 +15,10 @@ from kernax.parameters import Parameter, positive, real
 
 
 class Bernoulli(AbstractLoss):
-    """Bernoulli likelihood, `log(1 + e^f) - yf` for y = 0 or 1, with `P(y = 1) = 1/(1 + e^{-f})`. `Logistic` has labels -1
-    and +1."""
+    """Bernoulli likelihood, `log(1 + e^f) - yf` for y = 0 or 1, with `P(y = 1) = 1/(1 + e^{-f})`.
+
+    `Logistic` is the same for labels -1 and +1.
+    """
 
     whole: ClassVar[bool] = True
 
@@ -57,6 +59,7 @@ class NegativeBinomial(AbstractLoss):
     """
 
     dispersion: Float[Parameter, ""] = positive(default=0.5, scalar=True)
+    """The dispersion, a positive number."""
     whole: ClassVar[bool] = True
 
     def value(self, y, f):
@@ -89,8 +92,9 @@ class NegativeBinomial(AbstractLoss):
 
 
 class Ordinal(AbstractLoss):
-    """Ordinal likelihood for ordered grades y = 0, …, k - 1: `P(y ≤ j) = 1/(1 + e^{f - t_j})` with thresholds
-    `t_0 < … < t_{k-2}`.
+    """Ordinal likelihood for ordered grades y = 0, …, k - 1.
+
+    `P(y ≤ j) = 1/(1 + e^{f - t_j})` with rising thresholds `t_0 < … < t_{k-2}`.
 
     The thresholds are parameters that `kx.fit` fits: the first one and the gaps between them.
 
@@ -100,7 +104,9 @@ class Ordinal(AbstractLoss):
     """
 
     first: Float[Parameter, ""] = real()
+    """The first threshold."""
     gaps: Float[Parameter, " q"] = positive()
+    """The gaps between the thresholds."""
     whole: ClassVar[bool] = True
 
     def __init__(self, thresholds: Any):
@@ -175,6 +181,7 @@ class StudentT(AbstractLoss):
     """
 
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
+    """The scale, a positive number."""
     freedom: Float[Parameter, ""] = positive(default=4.0, scalar=True, floor=0.1, ceiling=1e6)
 
     @property

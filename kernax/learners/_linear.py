@@ -24,9 +24,13 @@ class LeastSquaresFit(AbstractLinearFit):
     """
 
     features: Any
+    """The feature map."""
     coefficients: Float[Array, "q *p"]
+    """One for each feature."""
     intercept: Float[Array, "*p"]
+    """The intercept; 0 without one."""
     residuals: Float[Array, "n *p"]
+    """y minus the fitted values."""
     leverage: Float[Array, " n"]
     rank: Int[Array, ""]
     result: Any
@@ -51,12 +55,19 @@ class RidgeFit(AbstractLinearFit):
     """A ridge regression fit: coefficients (q,) or (q, p), the form that was solved, and the jitter that was needed."""
 
     features: Any
+    """The feature map."""
     coefficients: Float[Array, "q *p"]
+    """One for each feature."""
     intercept: Float[Array, "*p"]
+    """The intercept; 0 without one."""
     penalty: Float[Array, ""]
+    """λ."""
     jitter: Float[Array, ""]
+    """The jitter that was added to the diagonal."""
     result: Any
+    """How the computation ended."""
     form: str = eqx.field(static=True)
+    """The form that was solved."""
 
 
 def least_squares(data: Any, *, features: Any = None, intercept: bool = True, throw: bool = True) -> LeastSquaresFit:

@@ -151,8 +151,10 @@ class Squared(AbstractLoss):
 
 
 class Huber(AbstractLoss):
-    """Huber's loss: `½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond. The influence of outliers
-    is bounded."""
+    """Huber's loss: `½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond.
+
+    The influence of outliers is bounded.
+    """
 
     delta: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
 
@@ -170,8 +172,10 @@ class Huber(AbstractLoss):
 
 
 class SmoothQuantile(AbstractLoss):
-    """Smooth quantile loss, `level·r + width·log(1 + e^{-r/width})` for `r = y - f`. This is the pinball loss, whose minimum
-    f is the quantile `level`, with a corner that is rounded over a few `width`."""
+    """Smooth quantile loss, `level·r + width·log(1 + e^{-r/width})` for `r = y - f`.
+
+    This is the pinball loss, whose minimum f is the quantile `level`, with a corner that is rounded over a few `width`.
+    """
 
     level: float = eqx.field(static=True, default=0.5)
     width: Float[Parameter, ""] = positive(default=0.1, scalar=True, unit="y")

@@ -38,6 +38,7 @@ class OneAgainstOne(eqx.Module):
     """
 
     model: SVC
+    """The machine."""
     data: Data
     """The rows; y has the places of their labels in `classes`."""
     classes: tuple[Any, ...] = eqx.field(static=True)
@@ -45,6 +46,7 @@ class OneAgainstOne(eqx.Module):
     coefficients: Float[Array, "n p"]
     """The coefficients of each machine: 0 for rows of other classes, and for rows that are not support vectors."""
     intercepts: Float[Array, " p"]
+    """b of each machine."""
     kkt_residuals: Float[Array, " p"]
     """The largest violation of the conditions of optimality, in each machine."""
     result: Any

@@ -19,6 +19,7 @@ class OneAgainstRest(eqx.Module):
     """One machine for each class, trained to separate it (+1) from all others (−1)."""
 
     machines: tuple[Any, ...]
+    """The machines, one for each class."""
     classes: tuple[Any, ...] = eqx.field(static=True)
     """The labels, ascending."""
 

@@ -22,8 +22,9 @@ from kernax.solvers import Eigh, Result, Solution, is_usable, offered, throw_unl
 
 
 class Boosted(eqx.Module):
-    """A model fitted by boosting residuals. Call it with new rows. Entry t of every array is after t rounds; entry 0 before
-    any.
+    """A model fitted by boosting residuals. Call it with new rows.
+
+    Entry t of every array is the state after t rounds; entry 0 is the state before the first.
 
     `num_rounds` is the chosen number of rounds, which `boosted(x)` uses.
     """
@@ -33,15 +34,18 @@ class Boosted(eqx.Module):
     solutions: Solution
     """What each round predicts from: `f_t(x) = μ(x) + k_xX alpha_t`, as the conditioned model's System answers it."""
     learning_rate: Float[Array, ""]
+    """ν, the learning rate."""
     num_rounds: Int[Array, ""]
     training_error: Float[Array, " t"]
     """`(1/n)‖y - f_t(X)‖²`, also over outputs."""
     validation_error: Float[Array, " t"] | None
+    """The same on the validation data; `None` without such data."""
     effective_degrees_of_freedom: Float[Array, " t"]
     """`tr(I - (I - νH)ᵗ)`, with `H = K(K + noise·I)⁻¹`."""
     gcv: Float[Array, " t"]
     """`training_error / (1 - degrees of freedom/n)²`."""
     result: Any
+    """How the computation ended."""
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
         """The function after `num_rounds` rounds, O(n) a row."""

@@ -34,8 +34,9 @@ from kernax.solvers import AbstractSolver, Result
 
 
 class KernelMachine(AbstractMachine):
-    """A kernel machine, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, for a smooth, convex loss. Kernel logistic regression by
-    default.
+    """A kernel machine, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, for a smooth, convex loss.
+
+    The default loss is that of kernel logistic regression.
 
     `loss` is one of `kernax.learners` or a function `loss(y, f)` of one row. Give λ as `penalty` (one number, or one per
     row) or as `C = 1/(2λ)`; C = 1 if neither is given. `kx.condition(machine, data)` minimises: at most `max_steps` Newton
@@ -43,9 +44,11 @@ class KernelMachine(AbstractMachine):
     """
 
     kernel: AbstractKernel
+    """The kernel."""
     loss: AbstractLoss
     penalty: Float[Parameter, "*n"] = positive()
     intercept: bool = eqx.field(static=True, default=True)
+    """Whether there is an intercept b."""
     max_steps: int = eqx.field(static=True, default=100)
 
     def __init__(

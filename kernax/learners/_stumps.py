@@ -13,7 +13,9 @@ class Stump(eqx.Module):
     """One stump: `sign` where `x[feature] ≥ threshold`, `-sign` elsewhere; a constant if the threshold is −∞."""
 
     feature: Int[Array, ""]
+    """The column that is tested."""
     threshold: Float[Array, ""]
+    """The threshold."""
     sign: Float[Array, ""]
 
 

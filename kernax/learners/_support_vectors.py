@@ -35,17 +35,22 @@ MAX_STEPS = 100
 
 
 class SVR(AbstractMachine):
-    """Support vector regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`, with `C = 1/(2λ)`. C is 1 if neither is
-    given.
+    """Support vector regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`.
+
+    Give λ, or `C = 1/(2λ)`; C is 1 if neither is given.
 
     The solution `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε. It is ±C for all
     rows strictly outside, so the influence of outliers is bounded. C (or λ) may be given per row.
     """
 
     kernel: AbstractKernel
+    """The kernel."""
     penalty: Float[Parameter, "*n"] = positive()
+    """λ, one number or one for each row."""
     epsilon: Float[Parameter, ""] = non_negative(scalar=True, unit="y")
+    """ε, half the width of the tube."""
     intercept: bool = eqx.field(static=True, default=True)
+    """Whether there is an intercept b."""
 
     def __init__(
         self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, epsilon: Any = 0.1, intercept: bool = True
@@ -110,8 +115,11 @@ class SVC(AbstractMachine):
     """
 
     kernel: AbstractKernel
+    """The kernel."""
     penalty: Float[Parameter, "*n"] = positive()
+    """λ, one number or one for each row."""
     intercept: bool = eqx.field(static=True, default=True)
+    """Whether there is an intercept b."""
 
     def __init__(self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, intercept: bool = True):
         self.kernel = kernel

@@ -12,12 +12,17 @@ from kernax.rows import Rows
 
 
 class Tree(eqx.Module):
-    """A full binary tree. The children of node k are `2k + 1` (below its threshold) and `2k + 2`. Leaves are numbered from
-    the left."""
+    """A full binary tree.
+
+    The children of node k are `2k + 1` (below its threshold) and `2k + 2`. Leaves are numbered from the left.
+    """
 
     features: Int[Array, " nodes"]
+    """The column that each node tests."""
     thresholds: Float[Array, " nodes"]
+    """The threshold of each node."""
     leaves: Float[Array, " leaves"]
+    """The value of each leaf, −1 or +1."""
 
 
 _DEEPEST = 10
@@ -33,6 +38,7 @@ class Trees(AbstractMembers):
     """
 
     depth: int = eqx.field(static=True, default=2, converter=lambda value: whole_number(value, "Trees.depth"))
+    """The depth of the trees."""
 
     def __check_init__(self):
         if self.depth > _DEEPEST:

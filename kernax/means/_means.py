@@ -27,6 +27,7 @@ class Constant(Parametrised):
     """A constant mean; a vector of p levels for p outputs."""
 
     value: Float[Parameter, "*p"] = real(default=0.0, unit="y")
+    """The level."""
 
     def __call__(self, a: Any) -> Float[Array, "*p"]:
         return self.value

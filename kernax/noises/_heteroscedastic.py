@@ -107,6 +107,7 @@ class Interpolant(Parametrised):
 
     anchors: "Anchors" = eqx.field(static=True)
     weights: Float[Parameter, " m"] = real()
+    """w, which is fitted."""
 
     def __init__(self, anchors: Any, kernel: AbstractKernel | None = None, *, key: str | None = None, columns: Any = None):
         self.anchors = _anchors(anchors, kernel, key, columns)

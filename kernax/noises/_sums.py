@@ -47,8 +47,9 @@ class AbstractNoise(Parametrised):
 
 
 class Constant(AbstractNoise):
-    """One variance for all rows, as a part of a sum. If it is the only noise, write the number:
-    `kx.Model(kernel, noise=0.1)`.
+    """One variance for all rows, as a part of a sum.
+
+    If it is the only noise, write the number: `kx.Model(kernel, noise=0.1)`.
 
     **Arguments:**
 

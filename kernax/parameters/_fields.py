@@ -217,8 +217,7 @@ def _shown(value: Any) -> str:
 
 
 class Function(eqx.Module):
-    """A Python function wrapped as a module without parameters, so that a model that contains it can be passed to
-    `jax.jit`."""
+    """A Python function wrapped as a module without parameters, for models that are passed to `jax.jit`."""
 
     function: Callable[..., Any] = eqx.field(static=True)
 

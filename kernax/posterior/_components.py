@@ -25,7 +25,9 @@ class SumComponents(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
     """The summands, as text."""
     mean: Float[Array, "k m *p"]
+    """The posterior mean of each summand at each row."""
     variance: Float[Array, "k m"]
+    """The posterior variance of each summand at each row."""
     rest: Float[Array, "m *p"]
     """The rest of the posterior mean: the mean function, and the model's `trend` with its fitted coefficients."""
 

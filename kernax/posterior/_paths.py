@@ -31,7 +31,9 @@ class SamplePaths(eqx.Module):
     """Functions drawn from a posterior. Made by [`kernax.sample_paths`][]; call it with rows."""
 
     c: Conditioned
+    """The conditioned model."""
     key: Key[Array, ""]
+    """The random key."""
     number: int = eqx.field(static=True)
     """The number of functions."""
     update: Solution

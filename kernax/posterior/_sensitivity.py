@@ -30,12 +30,15 @@ class SensitivityIndices(eqx.Module):
     """Sobol indices of each column. Print it for a table."""
 
     columns: tuple[str, ...] = eqx.field(static=True)
+    """The names of the columns."""
     first: Float[Array, "d *p"]
     """The share of the variance that the column explains alone: `Var E[f | x_k] / Var f`."""
     first_interval: Interval | None
+    """The interval of `first`; `None` if there is none."""
     total: Float[Array, "d *p"]
     """The share that the column explains alone or together with others: `E Var[f | all but x_k] / Var f`."""
     total_interval: Interval | None
+    """The interval of `total`; `None` if there is none."""
     variance: Float[Array, "*p"]
     """`Var f`, of the posterior mean over the inputs."""
     method: str = eqx.field(static=True)

@@ -33,9 +33,11 @@ class Streamed(eqx.Module):
     """A model conditioned on a series up to its last row, from `kx.posterior.stream`. Its methods are pure functions."""
 
     model: Model
+    """The model."""
     kernel: AbstractKernel
     """The kernel whose state space is filtered: the model's, made definite if the model leaves functions free."""
     trend: AbstractTrend | None
+    """The free functions of the model; `None` if there are none."""
     last: Data
     """The last row."""
     mean: Float[Array, "j p"]

@@ -19,17 +19,24 @@ class Table:
     """A table of a report: one entry of each column for each row. Long tables can be sorted and searched in the page."""
 
     title: str
+    """The heading."""
     columns: Mapping[str, Any]
+    """The columns by name."""
     note: str = ""
+    """The text below it."""
     can_be_searched: bool = False
+    """Whether the page has a field to search the rows."""
 
 
 class Picture(NamedTuple):
     """A picture of a report, as an `<svg>` element."""
 
     title: str
+    """The heading."""
     svg: str
+    """The `<svg>` element."""
     caption: str
+    """The text below it."""
 
 
 class _Head(NamedTuple):

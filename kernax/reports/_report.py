@@ -26,9 +26,13 @@ class Parameter:
     """One parameter, or one entry of a vector: its name, value and unit, and which end of its range it sits at, if any."""
 
     name: str
+    """The name."""
     value: float | str
+    """The value."""
     unit: str = ""
+    """The unit."""
     bound: str = ""
+    """`"lower"` or `"upper"` if it is at an end of its range, else the empty text."""
     has_own_range: bool = False
     """Whether its range differs from the one that the kernel declares."""
 
@@ -44,8 +48,11 @@ class Report:
     """A report, from `kx.report`. Print it, or leave it at the end of a notebook cell. Programs use `as_dict()`."""
 
     title: str
+    """The title."""
     entries: tuple[Entry, ...]
+    """The lines of the report."""
     parameters: tuple[Parameter, ...] = ()
+    """The parameters of the model."""
     advice: tuple[str, ...] = ()
     """What looks wrong and what to do about it, as sentences."""
     about: str = ""

@@ -52,6 +52,7 @@ class KernelSearch:
     ended: str
     """Why the search ended: `"no better"` (all changes of the best structures were tried), or `"interrupted"` by Ctrl-C."""
     data: Data
+    """The dataset."""
     lanes: tuple[Model, ...] = dataclasses.field(default=(), repr=False)
     """The kept models in one form, so that one compiled program serves all."""
 

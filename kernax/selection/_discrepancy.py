@@ -23,6 +23,7 @@ class Discrepancy(eqx.Module):
     ridge: Float[Array, ""]
     """NaN if there is none."""
     result: Any
+    """How the search ended."""
 
     def __repr__(self):
         if not is_concrete(self.ridge) or self.ridge.ndim:

@@ -22,12 +22,14 @@ _LEAST_TURN = 0.3
 
 
 class LCurve(eqx.Module):
-    """The L-curve: points `(log ‖y - f̂_X‖, log ‖f̂‖)` along increasing ridges, their curvature, and the ridge at the
-    corner."""
+    """The L-curve: points `(log ‖y - f̂_X‖, log ‖f̂‖)` along increasing ridges, and its corner."""
 
     ridges: Float[Array, " l"]
+    """The ridges, in increasing order."""
     log_residual_norm: Float[Array, " l"]
+    """`log ‖y - f̂_X‖` at each ridge."""
     log_rkhs_norm: Float[Array, " l"]
+    """`log ‖f̂‖` at each ridge."""
     curvature: Float[Array, " l"]
     """Positive where the curve bends towards its corner."""
     corner: Float[Array, ""]
@@ -35,7 +37,9 @@ class LCurve(eqx.Module):
     corner_point: Float[Array, "2"]
     """`(log ‖y - f̂_X‖, log ‖f̂‖)` there."""
     corner_curvature: Float[Array, ""]
+    """The curvature at the corner."""
     result: Any
+    """How the search for the corner ended."""
 
     def __repr__(self):
         if not is_concrete(self.corner) or self.corner.ndim:

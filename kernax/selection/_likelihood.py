@@ -12,8 +12,7 @@ from kernax.model import Conditioned, check_conditioned
 
 
 class LikelihoodTerms(NamedTuple):
-    """The terms of `log p(y) = fidelity + complexity + constant + correction`, summed over outputs, and its standard
-    error."""
+    """The terms of `log p(y) = fidelity + complexity + constant + correction`, summed over outputs."""
 
     fidelity: Float[Array, ""]
     """`-½ (y-μ)ᵀ K̃⁻¹ (y-μ)`: the fit to the data, 0 at best."""

@@ -23,6 +23,7 @@ class RidgePath(eqx.Module):
     """Kernel ridge regression at each ridge of a grid. The first axis of every array runs over the ridges."""
 
     ridges: Float[Array, " l"]
+    """The ridges."""
     alpha: Float[Array, "l n *p"]
     """`(K + λI)⁻¹ (y - mean)`."""
     fitted: Float[Array, "l n *p"]
@@ -40,6 +41,7 @@ class RidgePath(eqx.Module):
     gcv: Float[Array, " l"]
     """The generalised cross-validation score."""
     log_marginal_likelihood: Float[Array, " l"]
+    """The log marginal likelihood at each ridge."""
     jitter: Float[Array, " l"]
     """The jitter that was added to the diagonal in addition to the ridge."""
     result: Any
@@ -47,6 +49,7 @@ class RidgePath(eqx.Module):
     fold_mse: Float[Array, "l k"] | None
     """The mean squared residual in each fold left out, if folds were asked for."""
     folds: Folds | None
+    """The folds; `None` if there are none."""
 
     @property
     def kfold_mse(self) -> Float[Array, " l"]:

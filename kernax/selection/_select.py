@@ -32,17 +32,20 @@ class RidgeChoice(eqx.Module):
     """A chosen ridge, with the criterion along a grid of ridges and the status."""
 
     by: str = eqx.field(static=True)
+    """The criterion."""
     ridge: Float[Array, ""]
     """The chosen ridge; NaN if there is none (`result` says why)."""
     value: Float[Array, ""]
     """The criterion at the chosen ridge."""
     ridges: Float[Array, " l"]
+    """The grid of ridges."""
     values: Float[Array, " l"]
     """The criterion along the grid: a score to be minimised; the curvature of the L-curve; the mean squared residual for the
     discrepancy principle, which looks for the noise's variance."""
     conditioned: Conditioned
     """The model with the chosen ridge, conditioned on the data."""
     result: Any
+    """How the choice ended."""
     target: Float[Array, ""] | None = None
     """The noise's variance that the discrepancy principle looked for."""
 

@@ -145,8 +145,9 @@ class CGSystem(AbstractSystem):
 
 
 class CG(AbstractSolver):
-    """Preconditioned conjugate gradients, which only need products with K. Memory is O(n) plus the preconditioner and,
-    optionally, K.
+    """Preconditioned conjugate gradients, which only need products with K.
+
+    Memory is O(n) plus the preconditioner and, optionally, K.
 
     Solutions are exact to `tolerance`; `c.solution.steps` and `c.solution.residual` are the number of steps and the
     residual. The log determinant of the likelihood, and its derivative, are estimated by random probes. The seed is fixed,

@@ -83,8 +83,9 @@ class KroneckerSystem(AbstractSystem):
 
 
 class Kronecker(AbstractSolver):
-    """Exact solver for a full `kx.Grid`, a product kernel over its axes, and one noise. O(n Σ n_i + Σ n_i³) for axes of n_i
-    rows.
+    """Exact solver for a full `kx.Grid`, a product kernel over its axes, and one noise.
+
+    It costs O(n Σ n_i + Σ n_i³) for axes of n_i rows.
 
     The grid may have any number of axes, and each axis any kernel. An axis of labels, such as tasks, is possible too. The
     matrix of every axis is decomposed densely, even if its kernel has a state space or features, so an axis should not have

@@ -29,8 +29,9 @@ _ROUNDINGS = 100
 
 
 class StateSpace(AbstractSolver):
-    """Solver for Markov kernels of one column, in O(n) time and memory. Exact, except that `Periodic` uses finitely many
-    harmonics.
+    """Exact solver for Markov kernels of one column, in O(n) time and memory.
+
+    `Periodic` is approximated by finitely many harmonics.
 
     It accepts these kernels, and their sums, products and multiples, if all parts that depend on time use the same column:
     the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may

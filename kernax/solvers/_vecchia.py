@@ -35,8 +35,9 @@ _JOINT = 1024
 
 
 class VecchiaSystem(AbstractSystem):
-    """A system approximated by blocks, their neighbours, and the sparse factor of the inverse. See
-    `solvers/_conditionals.py`.
+    """A system approximated by blocks and their neighbours, with a sparse factor of the inverse.
+
+    See `solvers/_conditionals.py`.
 
     If a block fails, the values that depend on it are NaN, and the `result` of the answer says so. The `result` of the
     System itself does not depend on the blocks, so a fit, which only needs the evidence, factorises each block once.

@@ -21,7 +21,9 @@ class KernelPCA(eqx.Module):
     """Kernel principal components. Call it with new rows for their coordinates `(m, q)`."""
 
     kernel: AbstractKernel
+    """The kernel."""
     x: Rows
+    """The rows."""
     eigenvalues: Float[Array, " q"]
     """The largest eigenvalues of the centred kernel matrix, in falling order: n times the variances."""
     vectors: Float[Array, "n q"]
