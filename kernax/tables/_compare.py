@@ -63,15 +63,39 @@ def compare_table(
     tell: Callable[[str, int, int], None] = lambda method, done, of: None,
     finished: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Comparison:
-    """Cross-validate kernax's learners on a table: a path, a frame or a dict of columns.
+    """Cross-validate kernax's learners on a table.
 
-    Every learner sees the same shuffled folds, standardised by the training rows of each. All kernel methods have the kernel
-    of a maximum likelihood fit to the training rows. Categories are read as in `fit_table`; for methods without a kernel
-    they become columns of 0 and 1. A target of two values or of text is classified, unless `task` says otherwise.
-    `noise`, a known variance, adds the discrepancy principle. `solver`, as in `fit_table`, is for the Gaussian processes and
-    kernel ridge regression; without one, at most 5,000 rows are compared. `tell(method, done, of)` is called when a method
-    begins and as its folds end, with the number of folds of that method; `finished(row)` when a method has its scores. A
-    learner that fails shows why in its row.
+    Every learner sees the same shuffled folds. Columns are standardised by the training rows of each fold. All kernel
+    methods use the kernel of a maximum likelihood fit to the training rows. For methods without a kernel, categories become
+    columns of 0 and 1.
+
+    **Arguments:**
+
+    - `table`: the rows: a path to a CSV or Parquet file, a frame, or a dict of columns.
+    - `target`: the name of the column to predict.
+    - `columns`: the names of the columns to learn from; by default all others.
+    - `ignore`: the names of columns to leave out.
+    - `kernel`: an expression, see [`parse_kernel`][kernax.tables.parse_kernel].
+    - `folds`: the number of folds.
+    - `methods`: the names of the methods to compare; by default all.
+    - `task`: `regression` or `classification`. By default, targets of two values or of text are classified.
+    - `noise`: the variance of the target's noise in its units squared, if it is known. It adds the discrepancy principle.
+    - `solver`: the solver of the Gaussian processes and of kernel ridge regression, as in `fit_table`. Without one, at most
+      5,000 rows are compared.
+    - `missing`: `error`, or `drop` to leave out rows that lack a value.
+    - `date_unit`: `years`, `days`, `hours` or `seconds`; by default what suits the span of the dates.
+    - `categories`: the names of columns to read as categories although they hold numbers, such as postal codes.
+    - `max_levels`: the largest number of categories in a column, and of classes.
+    - `sample`: the number of rows to draw at random; by default all are used.
+    - `seed`: random seed for folds, for methods that draw at random, and for drawing rows.
+    - `dtype`: the floating type to compute in; by default JAX's.
+    - `tell`: a function that is called as `tell(method, done, of)` when a method begins and after each of its folds, with
+      the number of folds done and in all.
+    - `finished`: a function that is called with the row of each method when it has its scores.
+
+    **Returns:**
+
+    A `Comparison`. The row of a learner that failed says why. Raises `TableError` for a table that cannot be used as asked.
     """
     check_noise(noise)
     read = with_categories(as_table(table), categories)

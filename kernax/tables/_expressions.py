@@ -45,17 +45,27 @@ class _Context(NamedTuple):
 
 
 def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
-    """The kernel that a text describes, for so many columns, or for these columns of a table.
+    """Make the kernel that an expression describes.
 
-    Names are those of kernax's kernels in letters of any case; `+`, `*`, `**`, numbers and brackets join them. Several
-    columns have a lengthscale each, unless `ard=False`. `select(kernel, "t")` and `rbf(columns=["t", 1])` look at some, by
-    name or number; what stands in `fixed(…)`, a kernel or a number, is not fitted. Each term of a sum has a variance of its
-    own. What is not written starts at values that suit the data. Lengthscales, periods and variances are in the columns'
-    own units: they are divided by `Column.scale`.
+    Names are those of kernax's kernels, in upper or lower case. They are combined by `+`, `*`, `**`, numbers and brackets. A
+    kernel of several columns has a lengthscale for each, unless it says `ard=False`. `select(kernel, "t")` and
+    `rbf(columns=["t", 1])` use some columns only, by name or number. A kernel or a number inside `fixed(…)` is not fitted.
+    Each term of a sum has its own variance. Parameters that are not written start at values that suit the data.
+    Lengthscales, periods and variances are in the units of the columns: they are divided by `Column.scale`.
 
-    `categorical("site")` is the kernel of a column of categories, and takes `rank=` and `correlation=` as
+    `categorical("site")` is the kernel of a column of categories. It takes `rank=` and `correlation=` as
     [`Categorical`][kernax.kernels.Categorical] does. Categories that the expression does not name multiply each term that
     does not choose columns.
+
+    **Arguments:**
+
+    - `text`: the expression, such as `"rbf + linear"`.
+    - `columns`: the number of columns, or the columns of a table.
+    - `target_scale`: the number by which the target was divided. Variances are divided by its square.
+
+    **Returns:**
+
+    A kernel. Raises `KernelExpressionError`, which shows the place, if the expression cannot be read.
     """
     return build_kernel(text, columns, target_scale=target_scale).kernel
 

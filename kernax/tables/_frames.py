@@ -35,7 +35,7 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
 
 
 def frame_schema(sample: Any, target: str, by: str, *, float64: bool = True, **options: Any) -> str:
-    """The columns of `fit_frame`'s answer and their types, as Spark wants them.
+    """The columns of `fit_frame`'s answer and their types, as Spark needs them.
 
     **Arguments:**
 

@@ -201,11 +201,37 @@ def fit_table_many(
     checkpoint: str | os.PathLike | None = None,
     executor: Executor | None = None,
 ) -> ManyTableFits:
-    """One fit for each value of the column `by`, with `kx.fit_many`; the options are those of `fit_table`, and `checkpoint`
-    and `executor` those of `fit_many`.
+    """Fit a model to each group of a table: one for each value of the column `by`.
 
-    Columns are standardised once, for the whole table; each fit starts from values that suit its own rows, and those that
-    were written in the kernel stand for all. A group that cannot be fitted has a status of its own.
+    Columns are standardised once, for the whole table. Each fit starts from values that suit its own rows; numbers that are
+    written in the kernel are the same for all groups. A group that cannot be fitted gets its own status.
+
+    **Arguments:**
+
+    - `table`: the rows of all groups: a path to a CSV or Parquet file, a frame, or a dict of columns.
+    - `target`: the name of the column to predict.
+    - `by`: the name of the column whose values are the groups.
+    - `columns`: the names of the columns to learn from; by default all others.
+    - `ignore`: the names of columns to leave out.
+    - `kernel`: an expression, see [`parse_kernel`][kernax.tables.parse_kernel].
+    - `select`: what is minimised: `likelihood`, `loo`, `gcv`, `kfold` or `loo_density`.
+    - `noise`: the variance of the target's noise in its units squared, if it is known.
+    - `restarts`: the number of additional random starts for each group.
+    - `missing`: `error`, or `drop` to leave out rows that lack a value.
+    - `date_unit`: `years`, `days`, `hours` or `seconds`; by default what suits the span of the dates.
+    - `categories`: the names of columns to read as categories although they hold numbers, such as postal codes.
+    - `max_levels`: the largest number of categories in a column.
+    - `seed`: random seed for restarts.
+    - `dtype`: the floating type to compute in; by default JAX's.
+    - `max_steps`: the maximum number of evaluations of each fit.
+    - `progress`: show a progress bar.
+    - `checkpoint`: a folder in which results are saved as they arrive, so that the same call resumes an interrupted run; see
+      `kx.fit_many`.
+    - `executor`: a `concurrent.futures.Executor` that computes the fits; threads if `None`. See `kx.fit_many`.
+
+    **Returns:**
+
+    A `ManyTableFits`. Raises `TableError` for a table that cannot be used as asked.
     """
     objective = objective_of(select)
     check_noise(noise)

@@ -91,7 +91,16 @@ def as_table(table: Any) -> Table:
 
 
 def read_table(path: str | os.PathLike) -> Table:
-    """The table in a file: CSV or TSV by Python's own reader, Parquet, Arrow and Feather by pyarrow."""
+    """Read a table from a file.
+
+    **Arguments:**
+
+    - `path`: a CSV or TSV file, which Python's own reader reads, or a Parquet, Arrow or Feather file, which needs pyarrow.
+
+    **Returns:**
+
+    A `Table`. Raises `TableError` if the file does not exist or cannot be read.
+    """
     path = os.fspath(path)
     if os.path.isdir(path):
         raise TableError(f"{path}: this is a folder; give a file.")

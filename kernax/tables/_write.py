@@ -21,7 +21,17 @@ def csv_text(columns: dict[str, Any]) -> str:
 
 
 def write_table(path: str | os.PathLike, columns: dict[str, Any]) -> None:
-    """A CSV file, or a Parquet file if the name ends so."""
+    """Write a table to a CSV file, or to a Parquet file if its name ends in `.parquet` or `.pq`.
+
+    **Arguments:**
+
+    - `path`: the file. It is replaced in one step.
+    - `columns`: the columns by name.
+
+    **Returns:**
+
+    `None`. Raises `TableError` if the file cannot be written, or if its name has another ending.
+    """
     kind = os.path.splitext(os.fspath(path))[1].lower()
     if kind not in (".csv", ".parquet", ".pq"):
         raise TableError(f"{os.fspath(path)}: tables are written as .csv or .parquet.")
