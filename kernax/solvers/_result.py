@@ -242,9 +242,13 @@ def throw_unless(usable: tuple[str, ...], result: Any, doing: str) -> None:
 
     **Arguments:**
 
-    - `usable`: the names of results that are no failures, beside `successful`.
+    - `usable`: the names of results that are not failures, in addition to `successful`.
     - `result`: a member of [`kernax.Result`][]. Traced results and batches never raise.
     - `doing`: what was attempted, for the message.
+
+    **Returns:**
+
+    `None`.
     """
     if not is_concrete(result._value) or np.ndim(result._value) > 0:
         return

@@ -338,6 +338,10 @@ def check_memory(
     - `caller`: the function that the user called.
     - `gradient`: whether the likelihood is computed with its gradient, as in a fit.
     - `ridges`: whether the solver must move to other ridges.
+
+    **Returns:**
+
+    `None`.
     """
     largest = max(data.x.shape) if isinstance(data.x, Grid) and solver.matrix_of_each_axis else data.n
     needed = solver.bytes_needed(largest, np.dtype(data.dtype).itemsize, gradient=gradient)
