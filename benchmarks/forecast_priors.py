@@ -15,6 +15,7 @@ from benchmarks._table import Table
 PERIODS, SERIES, FIRST_SEED = (4, 7, 12), 16, 10_000
 START = {
     "slope": -8.0,
+    "walk": -4.0,
     "trend_variance": 0.0,
     "trend_lengthscale": 3.5,
     "season_variance": 0.0,
@@ -46,7 +47,7 @@ def measured(series: int) -> dict[str, tuple[float, float]]:
 
 def run(given: Options) -> Table:
     """Print the priors."""
-    table = Table("parameter", "mean of log", "sd of log", "shipped", widths=[20])
+    table = Table("parameter", "mean of log", "sd of log", "shipped", widths=[20, 11, 11, 11])
     shipped = kx.forecasting.Seasonal().priors
     for name, (mean, sd) in measured(SERIES).items():
         apart = max(abs(mean - shipped[name].mean), abs(sd - shipped[name].sd))

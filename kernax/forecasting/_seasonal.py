@@ -18,40 +18,46 @@ from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, StateSpace
 
 _MEASURED = {
-    "slope": LogNormal(-9.0, 2.0),
-    "trend_variance": LogNormal(-1.0, 2.0),
-    "trend_lengthscale": LogNormal(3.5, 1.0),
-    "season_variance": LogNormal(-1.0, 2.0),
-    "season_lengthscale": LogNormal(0.0, 1.0),
-    "season_memory": LogNormal(3.0, 1.5),
-    "short_variance": LogNormal(-2.0, 2.0),
-    "short_lengthscale": LogNormal(1.5, 1.5),
-    "noise": LogNormal(-3.0, 2.0),
+    "slope": LogNormal(-8.02, 0.95),
+    "walk": LogNormal(-7.15, 0.62),
+    "trend_variance": LogNormal(-1.05, 0.58),
+    "trend_lengthscale": LogNormal(3.73, 0.83),
+    "season_variance": LogNormal(-0.77, 0.90),
+    "season_lengthscale": LogNormal(-0.10, 0.68),
+    "season_memory": LogNormal(4.64, 1.09),
+    "short_variance": LogNormal(-2.55, 1.17),
+    "short_lengthscale": LogNormal(2.18, 1.03),
+    "noise": LogNormal(-3.11, 1.71),
 }
 """The default priors, as `benchmarks/forecast_priors.py` prints them."""
 _LEAST_SD = 0.5
 """The smallest standard deviation of a fitted prior, for parameters about which the series say little."""
+_FAR = 1000.0
+"""The lengthscale, in steps, with which a `Matern12` is a random walk."""
+_SEASONS = 3
+"""The place of the first season in the sum."""
 _LONG = 1000
 """From so many rows on, the state space is faster than a dense matrix."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Seasonal:
-    """A model of one series: a line, a smooth trend, one season for each period, a short-term part, and noise.
+    """A model of one series: a line, a random walk, a smooth trend, one season for each period, a short-term part, and noise.
 
     The kernel is a fixed sum, so no structure is searched. Its parameters have log-normal priors that were fitted to many
     series, so even a short series gets sensible ones (the idea of G. Corani, A. Benavoli and M. Zaffalon, *Time series
     forecasting with Gaussian processes needs priors*, 2021). The model is meant for standardised values (mean 0, standard
     deviation 1) at times that count steps, with 0 in the middle: [`kernax.forecasting.forecast`][] converts a series.
 
-    The kernel is `slope · Linear + Matern52 + Σ Periodic · Matern12 + Matern12`: `Matern12` lets each season change slowly.
+    The kernel is `Linear + Matern12 (a random walk) + Matern52 (trend) + Σ Periodic · Matern12 + Matern12 (short-term)`. The
+    factor `Matern12` lets each season change slowly.
 
     **Arguments:**
 
     - `periods`: the periods in steps, such as 12 for months, or `(24, 168)` for hours; a number or several. `()` for no
       season. Periods are not fitted.
     - `priors`: the priors by name, where they differ from the default: `slope` (variance of the line, per squared step),
-      `trend_variance`, `trend_lengthscale` (steps), `season_variance`, `season_lengthscale` (that of `Periodic`),
+      `walk` (variance of one step of the random walk), `trend_variance`, `trend_lengthscale` (steps), `season_variance`, `season_lengthscale` (that of `Periodic`),
       `season_memory` (after how many periods a season has changed), `short_variance`, `short_lengthscale` (steps), `noise`.
       Each is a `kx.priors.LogNormal`. [`kernax.forecasting.Seasonal.fit_priors`][] measures them on series of your own.
     """
@@ -79,31 +85,31 @@ class Seasonal:
         A `kx.Model` for one column of times.
         """
         start = {name: math.exp(prior.mean) for name, prior in self.priors.items()}
-        kernel = Linear(start["slope"]) + Scale(Matern52(start["trend_lengthscale"]), start["trend_variance"])
+        kernel = Linear(start["slope"]) + Scale(Matern12(_FAR), start["walk"] * 0.5 * _FAR)
+        kernel = kernel + Scale(Matern52(start["trend_lengthscale"]), start["trend_variance"])
         for period in self.periods:
             season = Periodic(start["season_lengthscale"], period) * Matern12(start["season_memory"] * period)
             kernel = kernel + Scale(season, start["season_variance"])
         kernel = kernel + Scale(Matern12(start["short_lengthscale"]), start["short_variance"])
         model = Model(kernel, noise=start["noise"])
-        for name, where in _places(len(self.periods)):
-            prior = self.priors[name.partition(" ")[0]]
-            if name.startswith("season_memory"):
-                period = self.periods[int(name.partition(" ")[2])]
-                prior = LogNormal(prior.mean + math.log(period), prior.sd)
-            model = with_prior(model, where, prior)
+        for name, unit, where in _places(self.periods):
+            prior = self.priors[name]
+            model = with_prior(model, where, LogNormal(prior.mean + math.log(unit), prior.sd))
         return model
 
-    def trainable(self) -> Model | None:
-        """Which parameters are fitted: all but the periods.
+    def trainable(self) -> Model:
+        """Which parameters are fitted: those with a prior. Periods are held, and so is what makes a walk of a `Matern12`.
 
         **Returns:**
 
-        A boolean tree for `kx.fit(..., trainable=...)`, or `None` without periods.
+        A boolean tree for `kx.fit(..., trainable=...)`.
         """
-        if not self.periods:
-            return None
-        seasons = range(2, 2 + len(self.periods))
-        return freeze(self.model(), lambda m: [m.kernel.kernels[i].kernel.kernels[0].period for i in seasons])
+
+        def held(m: Model) -> list[Any]:
+            seasons = [m.kernel.kernels[_SEASONS + i].kernel.kernels[0].period for i in range(len(self.periods))]
+            return [m.kernel.kernels[1].kernel.lengthscale, *seasons]
+
+        return freeze(self.model(), held)
 
     def solver(self, rows: int) -> AbstractSolver:
         """The solver that suits series of so many rows.
@@ -145,12 +151,8 @@ class Seasonal:
         if usable.sum() < 2:
             raise ValueError("the model could be fitted to fewer than two of the series: see kx.forecasting.forecast_many.")
         logs: dict[str, list[np.ndarray]] = {}
-        for name, where in _places(len(self.periods)):
-            kind, _, number = name.partition(" ")
-            values = np.log(np.asarray(where(fits.model), float)[usable])
-            if kind == "season_memory":
-                values = values - math.log(self.periods[int(number)])
-            logs.setdefault(kind, []).append(values)
+        for name, unit, where in _places(self.periods):
+            logs.setdefault(name, []).append(np.log(np.asarray(where(fits.model), float)[usable] / unit))
         found = {name: _log_normal(np.concatenate(values)) for name, values in logs.items()}
         return Seasonal(self.periods, {**self.priors, **found})
 
@@ -159,21 +161,22 @@ def _log_normal(logs: np.ndarray) -> LogNormal:
     return LogNormal(float(np.mean(logs)), max(float(np.std(logs)), _LEAST_SD))
 
 
-def _places(seasons: int) -> list[tuple[str, Any]]:
-    """The name of each fitted parameter, with the number of its season, and how to find it in a model."""
-    places: list[tuple[str, Any]] = [
-        ("slope", lambda m: m.kernel.kernels[0].variance),
-        ("trend_variance", lambda m: m.kernel.kernels[1].variance),
-        ("trend_lengthscale", lambda m: m.kernel.kernels[1].kernel.lengthscale),
-        ("short_variance", lambda m: m.kernel.kernels[-1].variance),
-        ("short_lengthscale", lambda m: m.kernel.kernels[-1].kernel.lengthscale),
-        ("noise", lambda m: m.noise),
+def _places(periods: tuple[float, ...]) -> list[tuple[str, float, Any]]:
+    """The name of each fitted parameter, the unit of its prior, and how to find it in a model."""
+    places: list[tuple[str, float, Any]] = [
+        ("slope", 1.0, lambda m: m.kernel.kernels[0].variance),
+        ("walk", 0.5 * _FAR, lambda m: m.kernel.kernels[1].variance),
+        ("trend_variance", 1.0, lambda m: m.kernel.kernels[2].variance),
+        ("trend_lengthscale", 1.0, lambda m: m.kernel.kernels[2].kernel.lengthscale),
+        ("short_variance", 1.0, lambda m: m.kernel.kernels[-1].variance),
+        ("short_lengthscale", 1.0, lambda m: m.kernel.kernels[-1].kernel.lengthscale),
+        ("noise", 1.0, lambda m: m.noise),
     ]
-    for i in range(seasons):
+    for i, period in enumerate(periods, _SEASONS):
         places += [
-            (f"season_variance {i}", lambda m, i=i: m.kernel.kernels[2 + i].variance),
-            (f"season_lengthscale {i}", lambda m, i=i: m.kernel.kernels[2 + i].kernel.kernels[0].lengthscale),
-            (f"season_memory {i}", lambda m, i=i: m.kernel.kernels[2 + i].kernel.kernels[1].lengthscale),
+            ("season_variance", 1.0, lambda m, i=i: m.kernel.kernels[i].variance),
+            ("season_lengthscale", 1.0, lambda m, i=i: m.kernel.kernels[i].kernel.kernels[0].lengthscale),
+            ("season_memory", period, lambda m, i=i: m.kernel.kernels[i].kernel.kernels[1].lengthscale),
         ]
     return places
 
