@@ -1,4 +1,4 @@
-"""Made series of several kinds, for the priors of forecasts and for comparing them: seeded, and none is drawn from a kernel."""
+"""Made series of several kinds, for the priors of forecasts and for comparing them. None is drawn from a kernel."""
 
 import numpy as np
 
@@ -14,7 +14,8 @@ def made(kind: str, seed: int, rows: int, period: int) -> np.ndarray:
 def _shape(rng: np.random.Generator, period: int) -> np.ndarray:
     """One season: a few waves, spread 1."""
     t = np.arange(period)
-    waves = [rng.normal() / k * np.cos(2 * np.pi * (k * t / period + rng.uniform())) for k in range(1, min(period // 2, 3) + 1)]
+    orders = range(1, min(period // 2, 3) + 1)
+    waves = [rng.normal() / k * np.cos(2 * np.pi * (k * t / period + rng.uniform())) for k in orders]
     shape = np.sum(waves, axis=0) if waves else np.zeros(period)
     return shape / max(float(np.std(shape)), 1e-9) if period > 1 else shape
 

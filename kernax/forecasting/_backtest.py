@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from kernax._arrays import whole_number
 from kernax.forecasting._forecast import _MAX_STEPS, _checked_model, forecast_arrays
-from kernax.forecasting._scores import coverage, gaussian_crps, naive_error
+from kernax.forecasting._scores import coverage, gaussian_crps, half_width, naive_error
 from kernax.forecasting._seasonal import Seasonal
 from kernax.forecasting._series import series_of
 
@@ -78,6 +78,20 @@ class Backtest:
         """
         return {name: _mean(values) for name, values in self.table().items() if name not in ("series", "origins")}
 
+    def spread(self, level: float = 0.8) -> float:
+        """By how much standard deviations are too small: times this, the intervals of this level cover as they should.
+
+        **Arguments:**
+
+        - `level`: the probability of the intervals.
+
+        **Returns:**
+
+        A number to multiply the `spread` of the model by: `dataclasses.replace(model, spread=model.spread * …)`.
+        """
+        scores = np.abs(self.observed - self.mean) / self.sd
+        return float(np.quantile(scores[np.isfinite(scores)], level) / half_width(level))
+
     def _each(self) -> list[tuple[str, np.ndarray]]:
         covered = [(f"coverage_{level * 100:.0f}", coverage(self.observed, self.mean, self.sd, level)) for level in LEVELS]
         return [("mase", self.errors), ("crps", self.crps), *covered]
@@ -86,12 +100,16 @@ class Backtest:
         columns, whole = self.table(), self.overall()
         number = len(columns["series"])
         lines = [[str(name) for name in columns]]
-        lines += [[str(columns[name][i]) if name in ("series", "origins") else f"{columns[name][i]:.3f}" for name in columns]
-                  for i in range(min(number, _SHOWN))]
+        lines += [
+            [str(columns[name][i]) if name in ("series", "origins") else f"{columns[name][i]:.3f}" for name in columns]
+            for i in range(min(number, _SHOWN))
+        ]
         lines.append(["all", str(len(self.keys)), *(f"{value:.3f}" for value in whole.values())])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = ["  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
-                for line in lines]
+        text = [
+            "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+            for line in lines
+        ]
         if number > _SHOWN:
             text.insert(-1, f"… {number - _SHOWN} more series: see .table()")
         failed = int(np.sum(~np.isfinite(self.mean).all(axis=1)))
@@ -149,8 +167,8 @@ def backtest_many(
             observed.append(np.asarray(values[cut : cut + horizon], float))
     if not keys:
         raise ValueError(
-            f"no series is long enough: {origins} origins, a horizon of {horizon} and {needed} values before the first origin "
-            f"need {needed + horizon + (origins - 1) * stride} steps. Give fewer origins or a smaller horizon."
+            f"no series is long enough: {origins} origins, a horizon of {horizon} and {needed} values before the first "
+            f"origin need {needed + horizon + (origins - 1) * stride} steps. Give fewer origins or a smaller horizon."
         )
     means, sds, ended = forecast_arrays(model, known, horizon, max_steps, executor, progress)
     return Backtest(

@@ -99,12 +99,10 @@ def forecast_arrays(
     datasets = [rows_of(values) for values, _, _ in scaled]
     points = [steps_of(len(values) + np.arange(horizon), len(values), kind) for values in every]
     fits = fit_series(model, datasets, max_steps, progress, executor)
-    answers = predict_many(
-        fits, datasets, points, noisy=True, solver=fits.settings.solver, executor=executor
-    )
+    answers = predict_many(fits, datasets, points, noisy=True, solver=fits.settings.solver, executor=executor)
     centre, scale = (np.array(column)[:, None] for column in zip(*((c, s) for _, c, s in scaled), strict=True))
     means = centre + scale * np.stack([np.asarray(answer.mean, float) for answer in answers])
-    sds = scale * np.sqrt(np.stack([np.asarray(answer.variance, float) for answer in answers]))
+    sds = model.spread * scale * np.sqrt(np.stack([np.asarray(answer.variance, float) for answer in answers]))
     lost = ~np.isfinite(np.asarray(fits.value))
     means[lost], sds[lost] = np.nan, np.nan
     ended = [

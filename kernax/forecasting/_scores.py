@@ -1,11 +1,13 @@
 """Scores of forecasts."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
 
-def gaussian_crps(observed: Float[np.ndarray, "..."], mean: Float[np.ndarray, "..."], sd: Float[np.ndarray, "..."]):
+def gaussian_crps(observed: Any, mean: Any, sd: Any) -> Float[np.ndarray, "..."]:
     """The continuous ranked probability score of normal forecasts: `∫ (F(z) - 1{z ≥ y})² dz`, in closed form.
 
     Computes `sd (z (2Φ(z) - 1) + 2φ(z) - 1/√π)` with `z = (y - mean)/sd` (T. Gneiting and A. E. Raftery, *Strictly proper
@@ -28,9 +30,7 @@ def gaussian_crps(observed: Float[np.ndarray, "..."], mean: Float[np.ndarray, ".
     return np.where(sd == 0, np.abs(error), score)
 
 
-def coverage(
-    observed: Float[np.ndarray, "..."], mean: Float[np.ndarray, "..."], sd: Float[np.ndarray, "..."], level: float
-) -> Float[np.ndarray, "..."]:
+def coverage(observed: Any, mean: Any, sd: Any, level: float) -> Float[np.ndarray, "..."]:
     """Whether each value lies in the central interval of a normal forecast.
 
     **Arguments:**
@@ -42,12 +42,13 @@ def coverage(
 
     An array of 0 and 1; NaN where a value or a forecast is missing.
     """
-    error = np.abs(np.asarray(observed, float) - mean)
-    inside = error <= half_width(level) * np.asarray(sd)
+    observed, mean, sd = (np.asarray(part, float) for part in (observed, mean, sd))
+    error = np.abs(observed - mean)
+    inside = error <= half_width(level) * sd
     return np.where(np.isfinite(error + sd), inside, np.nan)
 
 
-def naive_error(values: Float[np.ndarray, " n"], period: int) -> float:
+def naive_error(values: Any, period: int) -> float:
     """The mean absolute error of the seasonal naive forecast inside a series: the unit of MASE.
 
     **Arguments:**

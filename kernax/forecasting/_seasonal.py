@@ -18,20 +18,24 @@ from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, StateSpace
 
 _MEASURED = {
-    "slope": LogNormal(-8.02, 0.95),
-    "walk": LogNormal(-7.15, 0.62),
-    "trend_variance": LogNormal(-1.05, 0.58),
-    "trend_lengthscale": LogNormal(3.73, 0.83),
-    "season_variance": LogNormal(-0.77, 0.90),
-    "season_lengthscale": LogNormal(-0.10, 0.68),
-    "season_memory": LogNormal(4.64, 1.09),
-    "short_variance": LogNormal(-2.55, 1.17),
-    "short_lengthscale": LogNormal(2.18, 1.03),
-    "noise": LogNormal(-3.11, 1.71),
+    "slope": LogNormal(-7.98, 1.01),
+    "walk": LogNormal(-4.38, 1.10),
+    "trend_variance": LogNormal(-1.04, 1.00),
+    "trend_lengthscale": LogNormal(3.61, 1.00),
+    "season_variance": LogNormal(-0.56, 1.01),
+    "season_lengthscale": LogNormal(0.02, 1.00),
+    "season_memory": LogNormal(4.00, 1.02),
+    "short_variance": LogNormal(-2.05, 1.09),
+    "short_lengthscale": LogNormal(1.10, 1.34),
+    "noise": LogNormal(-3.03, 1.43),
 }
 """The default priors, as `benchmarks/forecast_priors.py` prints them."""
-_LEAST_SD = 0.5
+_SPREAD = 1.0
+"""The default `spread`, from the same benchmark."""
+_LEAST_SD = 1.0
 """The smallest standard deviation of a fitted prior, for parameters about which the series say little."""
+_WIDE = 1.5
+"""The standard deviation of the priors with which priors are measured."""
 _FAR = 1000.0
 """The lengthscale, in steps, with which a `Matern12` is a random walk."""
 _SEASONS = 3
@@ -42,7 +46,7 @@ _LONG = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Seasonal:
-    """A model of one series: a line, a random walk, a smooth trend, one season for each period, a short-term part, and noise.
+    """A model of one series: a line, a random walk, a smooth trend, a season for each period, a short-term part, and noise.
 
     The kernel is a fixed sum, so no structure is searched. Its parameters have log-normal priors that were fitted to many
     series, so even a short series gets sensible ones (the idea of G. Corani, A. Benavoli and M. Zaffalon, *Time series
@@ -57,13 +61,17 @@ class Seasonal:
     - `periods`: the periods in steps, such as 12 for months, or `(24, 168)` for hours; a number or several. `()` for no
       season. Periods are not fitted.
     - `priors`: the priors by name, where they differ from the default: `slope` (variance of the line, per squared step),
-      `walk` (variance of one step of the random walk), `trend_variance`, `trend_lengthscale` (steps), `season_variance`, `season_lengthscale` (that of `Periodic`),
-      `season_memory` (after how many periods a season has changed), `short_variance`, `short_lengthscale` (steps), `noise`.
+      `walk` (variance of one step of the random walk), `trend_variance`, `trend_lengthscale` (steps), `season_variance`,
+      `season_lengthscale` (that of `Periodic`), `season_memory` (after how many periods a season has changed),
+      `short_variance`, `short_lengthscale` (steps), `noise`.
       Each is a `kx.priors.LogNormal`. [`kernax.forecasting.Seasonal.fit_priors`][] measures them on series of your own.
+    - `spread`: standard deviations of forecasts are multiplied by it, because a fitted model does not know how uncertain its
+      parameters are. [`kernax.forecasting.Backtest.spread`][] measures it.
     """
 
     periods: Any = ()
-    priors: Mapping[str, LogNormal] = dataclasses.field(default_factory=dict)
+    priors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    spread: float = _SPREAD
 
     def __post_init__(self):
         values = np.atleast_1d(np.asarray(self.periods, float))
@@ -75,6 +83,8 @@ class Seasonal:
         for name, prior in self.priors.items():
             if not isinstance(prior, LogNormal):
                 raise TypeError(f"the prior of {name} must be a kx.priors.LogNormal, got {prior!r}.")
+        if not (isinstance(self.spread, int | float) and 0 < self.spread < math.inf):
+            raise ValueError(f"spread must be a positive number, got {self.spread!r}.")
         object.__setattr__(self, "priors", _MEASURED | dict(self.priors))
 
     def model(self) -> Model:
@@ -145,7 +155,7 @@ class Seasonal:
         every = list(series_of(series).values())
         if len(every) < 2:
             raise ValueError("fit_priors needs several series: one says nothing of how series differ.")
-        wide = Seasonal(self.periods, {name: LogNormal(prior.mean, 2.0) for name, prior in self.priors.items()})
+        wide = Seasonal(self.periods, {name: LogNormal(prior.mean, _WIDE) for name, prior in self.priors.items()})
         fits = fit_series(wide, [rows_of(standardised(values)[0]) for values in every], max_steps, progress)
         usable = np.isfinite(np.asarray(fits.value))
         if usable.sum() < 2:
@@ -154,7 +164,7 @@ class Seasonal:
         for name, unit, where in _places(self.periods):
             logs.setdefault(name, []).append(np.log(np.asarray(where(fits.model), float)[usable] / unit))
         found = {name: _log_normal(np.concatenate(values)) for name, values in logs.items()}
-        return Seasonal(self.periods, {**self.priors, **found})
+        return Seasonal(self.periods, {**self.priors, **found}, self.spread)
 
 
 def _log_normal(logs: np.ndarray) -> LogNormal:
