@@ -50,7 +50,7 @@ def forecast(
     found = forecast_table(
         data, horizon, by=by, target=target, time=time, periods=period, level=level, progress=shows_progress(json)
     )
-    if to_file:
+    if output is not None and to_file:
         write_table(output, found.columns)
     notes(found.notes, quiet=json)
     if json:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from kernax._arrays import whole_number
-from kernax.forecasting._forecast import _MAX_STEPS, _checked_model, forecast_arrays
+from kernax.forecasting._forecast import MAX_STEPS, checked_model, forecast_arrays
 from kernax.forecasting._scores import coverage, gaussian_crps, half_width, naive_error
 from kernax.forecasting._seasonal import Seasonal
 from kernax.forecasting._series import series_of
@@ -126,7 +126,7 @@ def backtest_many(
     model: Seasonal | None = None,
     origins: int = 3,
     stride: int | None = None,
-    max_steps: int = _MAX_STEPS,
+    max_steps: int = MAX_STEPS,
     executor: Executor | None = None,
     progress: bool = False,
 ) -> Backtest:
@@ -149,7 +149,7 @@ def backtest_many(
     A [`kernax.forecasting.Backtest`][]. Series with fewer values before the first origin than two periods and two steps are
     left out, and named in its `too_short`; raises `ValueError` if no series is left.
     """
-    model, every = _checked_model(model), series_of(series)
+    model, every = checked_model(model), series_of(series)
     horizon, origins = whole_number(horizon, "horizon"), whole_number(origins, "origins")
     stride = horizon if stride is None else whole_number(stride, "stride")
     period = round(min(model.periods, default=1.0))

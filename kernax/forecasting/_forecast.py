@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from kernax._arrays import whole_number
-from kernax.fitting import Fits, fit_many, predict_many
+from kernax.fitting import predict_many
 from kernax.forecasting._scores import half_width
-from kernax.forecasting._seasonal import Seasonal, negative_log_posterior
+from kernax.forecasting._seasonal import Seasonal, fit_series
 from kernax.forecasting._series import check_observed, one_series, rows_of, series_of, standardised, steps_of
 from kernax.solvers import result_name
 
-_MAX_STEPS = 100
+MAX_STEPS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Forecast:
         return self.mean - half, self.mean + half
 
 
-def forecast(series: Any, horizon: int, *, model: Seasonal | None = None, max_steps: int = _MAX_STEPS) -> Forecast:
+def forecast(series: Any, horizon: int, *, model: Seasonal | None = None, max_steps: int = MAX_STEPS) -> Forecast:
     """Forecast one series.
 
     **Arguments:**
@@ -65,7 +65,7 @@ def forecast_many(
     horizon: int,
     *,
     model: Seasonal | None = None,
-    max_steps: int = _MAX_STEPS,
+    max_steps: int = MAX_STEPS,
     executor: Executor | None = None,
     progress: bool = False,
 ) -> dict[Hashable, Forecast]:
@@ -85,8 +85,9 @@ def forecast_many(
     every = series_of(series)
     for name, values in every.items():
         check_observed(values, name)
-    means, sds, ended = forecast_arrays(_checked_model(model), list(every.values()), horizon, max_steps, executor, progress)
-    return {name: Forecast(*parts) for name, *parts in zip(every, means, sds, ended, strict=True)}
+    means, sds, ended = forecast_arrays(checked_model(model), list(every.values()), horizon, max_steps, executor, progress)
+    parts = zip(every, means, sds, ended, strict=True)
+    return {name: Forecast(mean, sd, result) for name, mean, sd, result in parts}
 
 
 def forecast_arrays(
@@ -106,29 +107,13 @@ def forecast_arrays(
     lost = ~np.isfinite(np.asarray(fits.value))
     means[lost], sds[lost] = np.nan, np.nan
     ended = [
-        result_name(answer.result) if np.isnan(sd).any() else str(name)
-        for answer, sd, name in zip(answers, sds, fits.result_names, strict=True)
+        result_name(answer.result) if np.isnan(sd).any() and not gone else str(name)
+        for answer, sd, name, gone in zip(answers, sds, fits.result_names, lost, strict=True)
     ]
     return means, sds, ended
 
 
-def fit_series(
-    model: Seasonal, datasets: list[Any], max_steps: int, progress: bool, executor: Executor | None = None
-) -> Fits:
-    """The model fitted to standardised series."""
-    return fit_many(
-        model.model(),
-        datasets,
-        objective=negative_log_posterior,
-        trainable=model.trainable(),
-        solver=model.solver(max(len(y) for _, y in datasets)),
-        max_steps=max_steps,
-        executor=executor,
-        progress=progress,
-    )
-
-
-def _checked_model(model: Seasonal | None) -> Seasonal:
+def checked_model(model: Seasonal | None) -> Seasonal:
     model = Seasonal() if model is None else model
     if not isinstance(model, Seasonal):
         raise TypeError(f"model must be a kx.forecasting.Seasonal, such as Seasonal(periods=12), got {model!r}.")

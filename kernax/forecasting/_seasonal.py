@@ -3,12 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kernax.fitting import Fits, fit_many
 from kernax.forecasting._series import rows_of, series_of, standardised
 from kernax.kernels import Linear, Matern12, Matern52, Periodic, Scale
 from kernax.model import Model
@@ -40,8 +42,9 @@ _FAR = 1000.0
 """The lengthscale, in steps, with which a `Matern12` is a random walk."""
 _SEASONS = 3
 """The place of the first season in the sum."""
-_LONG = 1000
-"""From so many rows on, the state space is faster than a dense matrix."""
+_LONG = 2000
+"""With so many rows an evaluation by the state space takes a seventh of the time of a dense matrix. It takes longer to compile,
+so short series are better off without it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +153,6 @@ class Seasonal:
 
         A `Seasonal` with these priors.
         """
-        from kernax.forecasting._forecast import fit_series
-
         every = list(series_of(series).values())
         if len(every) < 2:
             raise ValueError("fit_priors needs several series: one says nothing of how series differ.")
@@ -165,6 +166,22 @@ class Seasonal:
             logs.setdefault(name, []).append(np.log(np.asarray(where(fits.model), float)[usable] / unit))
         found = {name: _log_normal(np.concatenate(values)) for name, values in logs.items()}
         return Seasonal(self.periods, {**self.priors, **found}, self.spread)
+
+
+def fit_series(
+    model: Seasonal, datasets: list[Any], max_steps: int, progress: bool, executor: Executor | None = None
+) -> Fits:
+    """The model fitted to standardised series."""
+    return fit_many(
+        model.model(),
+        datasets,
+        objective=negative_log_posterior,
+        trainable=model.trainable(),
+        solver=model.solver(max(len(y) for _, y in datasets)),
+        max_steps=max_steps,
+        executor=executor,
+        progress=progress,
+    )
 
 
 def _log_normal(logs: np.ndarray) -> LogNormal:

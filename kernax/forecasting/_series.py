@@ -42,10 +42,11 @@ def check_observed(values: np.ndarray, name: Hashable) -> None:
 
 def standardised(values: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Values with mean 0 and standard deviation 1, and what makes them so: the mean and the standard deviation."""
-    centre, scale = float(np.nanmean(values)), float(np.nanstd(values))
-    # Rounding leaves a constant series a tiny spread.
-    scale = scale if scale > 1e-6 * abs(centre) or (centre == 0.0 and scale > 0) else max(abs(centre), 1.0) * 1e-3
-    return ((values - centre) / scale).astype(values.dtype), centre, scale
+    wide = values.astype(float)
+    centre, scale = float(np.nanmean(wide)), float(np.nanstd(wide))
+    if not scale > 100 * np.finfo(values.dtype).eps * abs(centre):  # constant, but for rounding
+        scale = 1e-3 * max(abs(centre), 1.0)
+    return ((wide - centre) / scale).astype(values.dtype), centre, scale
 
 
 def rows_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
