@@ -43,8 +43,8 @@ _FAR = 1000.0
 _SEASONS = 3
 """The place of the first season in the sum."""
 _LONG = 2000
-"""With so many rows an evaluation by the state space takes a seventh of the time of a dense matrix. It takes longer to compile,
-so short series are better off without it."""
+"""With so many rows an evaluation by the state space takes a seventh of the time of a dense matrix. It takes longer to
+compile, so short series are better off without it."""
 
 
 @dataclasses.dataclass(frozen=True)
