@@ -226,7 +226,7 @@ def test_the_command_line_forecasts_each_series(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, [*base, "--level", "0.8", "-o", "next.csv"])
     assert done.exit_code == 0, done.output
     assert "2 series → next.csv" in done.output
-    assert "1 series have fewer than two values and are left out: 'new'" in done.output
+    assert "series with fewer than two values are left out: 'new'" in done.output
     written = kx.tables.read_table("next.csv").columns
     assert written["shop"].tolist() == ["b"] * HORIZON + ["a"] * HORIZON
     assert written["month"].tolist()[3:6] == ["2022-10-01", "2022-03-01", "2022-04-01"]

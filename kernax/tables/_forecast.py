@@ -99,7 +99,7 @@ def forecast_table(
     names = group_names(read, by) if by is not None else [target] * read.num_rows
     series, ends, few = _series(read, names, numbers, values)
     if few:
-        notes.append(f"{len(few)} series have fewer than two values and are left out: {listed([str(name) for name in few])}")
+        notes.append(f"series with fewer than two values are left out: {listed([str(name) for name in few])}")
     if not series:
         raise TableError(f"{read.source}: no series has two values or more.")
     longest = max(map(len, series.values()))
@@ -110,7 +110,7 @@ def forecast_table(
     found = forecast_many(series, horizon, model=model, progress=progress)
     lost = [str(name) for name, one in found.items() if not np.isfinite(one.mean).all()]
     if lost:
-        notes.append(f"{len(lost)} series could not be forecast and are left blank: {listed(lost)}")
+        notes.append(f"series that could not be forecast are left blank: {listed(lost)}")
     columns: dict[str, np.ndarray] = {} if by is None else {by: np.repeat(np.array(list(found), object), horizon)}
     columns[time] = clock.times(np.concatenate([ends[name] + 1 + np.arange(horizon) for name in found]))
     lower, upper = zip(*(one.interval(level) for one in found.values()), strict=True)
@@ -138,16 +138,16 @@ def _only_dates(table: Table, by: str | None, target: str | None) -> str:
         except TableError:
             continue
     if len(dates) != 1:
-        which = f"several columns of dates ({listed(dates)})" if dates else "no column of dates"
-        raise TableError(f"{table.source}: there is {which}: name the column of times with --time (time= in Python).")
+        which = f"are several columns of dates ({listed(dates)})" if dates else "is no column of dates"
+        raise TableError(f"{table.source}: there {which}: name the column of times with --time (time= in Python).")
     return dates[0]
 
 
 def _only_other(table: Table, by: str | None, time: str) -> str:
     others = [name for name in table.names if name not in (by, time)]
     if len(others) != 1:
-        which = f"several columns ({listed(others)}) to forecast" if others else "no column to forecast"
-        raise TableError(f"{table.source}: there is {which}: name one with --target (target= in Python).")
+        which = f"are several columns ({listed(others)}) to forecast" if others else "is no column to forecast"
+        raise TableError(f"{table.source}: there {which}: name one with --target (target= in Python).")
     return others[0]
 
 
