@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from kernax.forecasting import Seasonal, forecast_many
-from kernax.tables._columns import missing_rows, read_values, without_missing
+from kernax.tables._columns import group_names, missing_rows, read_values, without_missing
 from kernax.tables._errors import TableError, listed
-from kernax.tables._many import group_names
 from kernax.tables._read import Table, as_table
 from kernax.tables._table_fit import check_level
 
 _DAY = 86_400_000_000
 _LENGTHS = {"day": _DAY, "hour": _DAY // 24, "minute": _DAY // 1440, "second": 1_000_000, "microsecond": 1}
+_DATES = ("date", "zoned date")
 _SPARSE = 10
 """Steps for each row, at the most: with more, the times are not regular."""
 _MOST_STEPS = 366
@@ -95,7 +95,7 @@ def forecast_table(
     clock, numbers = _clock_of(read, time)
     values, kind = read_values(read, target, role="target")
     if kind != "number":
-        raise TableError(f"{read.source}: the target {target!r} holds dates, and must be a number: name it with --target.")
+        raise TableError(f"{read.source}: the target {target!r} holds no numbers: name another with --target.")
     names = group_names(read, by) if by is not None else [target] * read.num_rows
     series, ends, few = _series(read, names, numbers, values)
     if few:
@@ -133,7 +133,7 @@ def _only_dates(table: Table, by: str | None, target: str | None) -> str:
             continue
         try:
             known = without_missing(table, [name], "drop")[0]
-            if read_values(known, name)[1] != "number":
+            if read_values(known, name)[1] in _DATES:
                 dates.append(name)
         except TableError:
             continue
@@ -251,6 +251,8 @@ def _clock_of(table: Table, name: str) -> tuple[_Clock, np.ndarray]:
         is_whole = np.all(unique == np.round(unique)) and step == round(step)
         start, step = (int(unique[0]), int(step)) if is_whole else (float(unique[0]), step)
         return _Clock("numbers", start, step), numbers.astype(np.int64)
+    if kind not in _DATES:
+        raise TableError(f"{table.source}: column {name!r} holds neither dates nor numbers: name the times with --time.")
     is_zoned = kind == "zoned date"
     times = values.astype(np.int64)
     months = times.astype("M8[us]").astype("M8[M]")
