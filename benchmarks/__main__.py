@@ -45,6 +45,8 @@ MODULES = {
     "fit_many": "fit_many",
     "dask": "dask_many",
     "kernel_search": "kernel_search",
+    "forecast": "forecast",
+    "forecast_priors": "forecast_priors",
     "devices": "devices",
     "state_space": "state_space",
     "svc_digits": "svc_digits",

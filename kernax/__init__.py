@@ -5,8 +5,8 @@ scores are functions of the conditioned model, and `fit` minimises one of those 
 
 The names for everyday use are here. All others are in the packages: `kx.kernels`, `kx.means`, `kx.parameters`,
 `kx.bijectors`, `kx.priors`, `kx.noises`, `kx.data`, `kx.observe`, `kx.grams`, `kx.solvers`, `kx.model`, `kx.posterior`,
-`kx.statistics`, `kx.selection`, `kx.fitting`, `kx.search`, `kx.learners`, `kx.io`, `kx.reports`, `kx.tables`, and
-`kx.plot`, which needs matplotlib and is imported on first use.
+`kx.statistics`, `kx.selection`, `kx.fitting`, `kx.search`, `kx.forecasting`, `kx.learners`, `kx.io`, `kx.reports`,
+`kx.tables`, and `kx.plot`, which needs matplotlib and is imported on first use.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from kernax import (
     bijectors,
     data,
     fitting,
+    forecasting,
     grams,
     io,
     kernels,
@@ -147,6 +148,7 @@ __all__ = [
     "fit",
     "fit_many",
     "fitting",
+    "forecasting",
     "freeze",
     "gcv",
     "grams",

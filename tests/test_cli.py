@@ -445,7 +445,7 @@ def test_the_demonstration_is_that_of_the_package(folder, monkeypatch):
 
 def test_version_and_help():
     assert call("--version").stdout.strip() == f"kernax {kx.__version__}"
-    for command in ("demo", "fit", "predict", "fit-many", "compare", "report"):
+    for command in ("demo", "fit", "predict", "fit-many", "forecast", "compare", "report"):
         assert command in call("--help").stdout
         assert "--help" in call(command, "--help").stdout
 

@@ -34,6 +34,7 @@ ROOMS = (
     "bijectors",
     "data",
     "fitting",
+    "forecasting",
     "grams",
     "io",
     "kernels",

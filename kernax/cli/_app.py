@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernax.cli import _compare, _fit, _many, _predict, _report
+from kernax.cli import _compare, _fit, _forecast, _many, _predict, _report
 from kernax.cli import _options as options
 from kernax.cli._cache import use_cache
 from kernax.cli._console import INTERRUPTED, check_output, guarded
@@ -79,5 +79,6 @@ def demo(
 app.command("fit")(guarded(_fit.fit))
 app.command("predict")(guarded(_predict.predict))
 app.command("fit-many")(guarded(_many.fit_many))
+app.command("forecast")(guarded(_forecast.forecast))
 app.command("compare")(guarded(_compare.compare))
 app.command("report")(guarded(_report.report))

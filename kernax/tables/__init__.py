@@ -4,6 +4,7 @@ from kernax.tables._columns import Column
 from kernax.tables._compare import Comparison, compare_table
 from kernax.tables._errors import TableError
 from kernax.tables._expressions import parse_kernel
+from kernax.tables._forecast import TableForecast, forecast_table
 from kernax.tables._frames import fit_frame, frame_schema
 from kernax.tables._many import ManyTableFits, fit_table_many
 from kernax.tables._read import Table, read_table
@@ -20,10 +21,12 @@ __all__ = [
     "Table",
     "TableError",
     "TableFit",
+    "TableForecast",
     "compare_table",
     "fit_frame",
     "fit_table",
     "fit_table_many",
+    "forecast_table",
     "frame_schema",
     "parse_kernel",
     "parse_solver",
