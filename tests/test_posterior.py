@@ -48,6 +48,19 @@ def test_parity_with_scikit_learns_kernel_ridge():
     np.testing.assert_allclose(kx.mean(c, NEW), theirs.predict(NEW), rtol=1e-10)
 
 
+def test_intervals_are_quantiles_of_the_normal_distribution():
+    c = kx.condition(kx.Model(1.0 * kx.RBF(), noise=0.1), kx.Data(X, np.stack([Y, 2 * Y], axis=1)))
+    found = kx.predict(c, NEW, noisy=True)
+    sd = np.sqrt(found.variance)[:, None]
+    for level in (0.5, 0.95):
+        ends = stats.norm.interval(level, loc=found.mean, scale=sd)
+        np.testing.assert_allclose(found.interval(level), ends, rtol=1e-12, atol=1e-12)
+    exact = kx.predict(kx.condition(kx.Model(kx.RBF(), noise=0.0), kx.Data(X[:1], Y[:1])), X[:1])
+    assert float(exact.sd[0]) == 0.0
+    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+        found.interval(95)
+
+
 def test_cross_covariance_is_a_block_of_the_covariance():
     both = np.concatenate([NEW, NEW + 0.5])
     whole = kx.covariance(C, both)

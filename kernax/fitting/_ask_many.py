@@ -117,7 +117,7 @@ def score_many(
 
     - `models`: `Fits`, a sequence with one for each dataset, or one for all.
     - `datasets`: as in `fit_many`.
-    - `quantity`: a function of a `Conditioned`, such as `kx.loo_mse` or `functools.partial(kx.kfold_mse, k=5)`. It sees
+    - `quantity`: a function of a `Conditioned`, such as `kx.loo_mse` or `functools.partial(kx.kfold_mse, folds=5)`. It sees
       padded datasets: it is to count rows by `c.data.mask`.
     - `solver`: `Cholesky()` by default.
     - `executor`: as in `fit_many`.

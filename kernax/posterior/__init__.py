@@ -1,6 +1,6 @@
 """What a conditioned model says about new points: predictions, samples, bounds."""
 
-from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm, safe_sqrt
+from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm
 from kernax.posterior._components import SumComponents, components
 from kernax.posterior._conformal import Interval, conformal
 from kernax.posterior._new_rows import rows_like
@@ -12,6 +12,7 @@ from kernax.posterior._predict import (
     negative_log_predictive_density,
     normal_negative_log_density,
     predict,
+    safe_sqrt,
     variance,
 )
 from kernax.posterior._sample import sample

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.model import Conditioned
-from kernax.posterior._predict import variance
+from kernax.posterior._predict import safe_sqrt, variance
 from kernax.rows import take
 
 
@@ -121,21 +121,6 @@ def rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
 def _rkhs_inner(c: Conditioned, d: Conditioned) -> Float[Array, "*p"]:
     values = c.system.gram.cross_mv(take(d.data.x), c.alpha.reshape(c.data.n, -1))
     return jnp.sum(values.reshape(d.alpha.shape) * d.alpha, axis=0)
-
-
-def safe_sqrt(value: Array) -> Array:
-    """The square root, with derivative 0 instead of ∞ at 0.
-
-    **Arguments:**
-
-    - `value`: an array of any shape.
-
-    **Returns:**
-
-    An array of the same shape: 0 for negative entries, NaN for NaN.
-    """
-    positive = value > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), jnp.where(jnp.isnan(value), jnp.nan, 0.0))
 
 
 def _along(rows: Array, like: Array) -> Array:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 
 from kernax._arrays import as_floats, check_finite
@@ -28,6 +29,46 @@ class Prediction(NamedTuple):
     """How many variances rounding had made negative; they are 0 here."""
     result: Any
     """How the computation ended: an iterative solver may fail at prediction, too."""
+
+    @property
+    def sd(self) -> Float[Array, "m ..."]:
+        """Standard deviation: the square root of `variance`."""
+        return safe_sqrt(jnp.asarray(self.variance))
+
+    def interval(self, level: float = 0.95) -> tuple[Float[Array, "m *p"], Float[Array, "m *p"]]:
+        """Central interval that contains the value with a given probability.
+
+        It is for the function, or for new observations if the prediction was made with `noisy=True`.
+
+        **Arguments:**
+
+        - `level`: the probability, between 0 and 1.
+
+        **Returns:**
+
+        The lower and the upper end, each of the shape of `mean`.
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie between 0 and 1, such as 0.95 for 95 %, got {level!r}.")
+        mean = jnp.asarray(self.mean)
+        half = ndtri(0.5 + 0.5 * level) * self.sd
+        half = half[:, None] if half.ndim < mean.ndim else half
+        return mean - half, mean + half
+
+
+def safe_sqrt(value: Array) -> Array:
+    """The square root, with derivative 0 instead of ∞ at 0.
+
+    **Arguments:**
+
+    - `value`: an array of any shape.
+
+    **Returns:**
+
+    An array of the same shape: 0 for negative entries, NaN for NaN.
+    """
+    positive = value > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), jnp.where(jnp.isnan(value), jnp.nan, 0.0))
 
 
 def mean(c: Any, x: Any) -> Float[Array, "m *p"]:
