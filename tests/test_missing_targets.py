@@ -187,7 +187,7 @@ def test_what_needs_common_rows_says_so():
         lambda: kx.extend(c, NEW, Y[:4]),
         lambda: kx.components(c, NEW),
         lambda: kx.report(c),
-        lambda: kx.plot.loo_residuals(c),
+        lambda: kx.plot.residuals(c),
         lambda: kx.fit_many(MODELS["plain"], [data]),
         lambda: kx.learners.bagged(MODELS["plain"], data),
         lambda: kx.learners.ridge(data, 1.0),
