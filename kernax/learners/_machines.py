@@ -98,7 +98,10 @@ def check_labels(data: Data, name: str) -> None:
     found = np.unique(np.asarray(data.y)[np.asarray(data.mask)])
     if not np.isin(found, (-1.0, 1.0)).all():
         shown = ", ".join(f"{label:g}" for label in found[:5]) + (", …" if len(found) > 5 else "")
-        remedy = f"write jnp.where(y == {found[-1]:g}, 1.0, -1.0)" if len(found) <= 2 else "use learners.one_against_rest"
+        remedy = f"write jnp.where(y == {found[-1]:g}, 1.0, -1.0)"
+        if len(found) > 2:
+            remedy = f"for probabilities use learners.LatentGP(kernel, learners.Softmax({len(found)})) with labels 0, 1, …; "
+            remedy += "for decisions use learners.one_against_rest"
         raise ValueError(f"{name} needs labels -1 and +1 in y, got {shown}: {remedy}.")
 
 

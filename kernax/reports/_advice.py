@@ -133,8 +133,8 @@ def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
     said, n = [], len(found.standardised)
     if found.explained < 0.1:
         said.append(
-            "left out, rows are predicted hardly better than by the mean of the targets: try other columns, another kernel, "
-            "or more restarts."
+            "left out, rows are predicted hardly better than by the mean of the targets: start from values that suit the "
+            "data (kx.initialise), or try other columns or another kernel."
         )
     missed = 0.95 - found.coverage[0.95]
     if missed > _MISSED and missed * n > 1 + 3 * np.sqrt(n * 0.95 * 0.05):
