@@ -55,8 +55,8 @@ def real_numbers(value: Any, name: str) -> tuple[Any, Any]:
         if value.dtype.kind not in "biuf":
             raise TypeError(
                 f"{name} has dtype {value.dtype}, and kernax takes real numbers only: "
-                f"convert {name} to float first (split complex numbers into two columns), or fit a table with text or dates by "
-                "kx.tables.fit_table."
+                f"convert {name} to float first (split complex numbers into two columns), or use "
+                "kx.tables.fit_table for a table with text or dates."
             )
         if is_double:
             _tell_if_cut(name)
