@@ -340,6 +340,7 @@ REFUSED = {
     "one class": (learners.LatentGP(GP, learners.Softmax(3)), np.ones(N), ValueError, "one class only"),
     "neither": (learners.LatentGP(GP, learners.Bernoulli()), CLASSES, ValueError, "y = 2"),
     "one class of two": (learners.LatentGP(GP, learners.Bernoulli()), np.zeros(N), ValueError, "one class only"),
+    "one label": (learners.GPClassifier(GP), np.ones(N), ValueError, "one class only"),
     "one grade": (learners.LatentGP(GP, learners.Ordinal(3)), np.ones(N), ValueError, "one class only"),
     "a machine": (learners.KernelMachine(GP, learners.Softmax(3)), CLASSES, TypeError, "take learners.LatentGP"),
 }

@@ -203,7 +203,7 @@ def test_padding_copies_the_first_row_that_counts():
     assert not any(leaf[2:].any() for leaf in jax.tree.leaves(batch))
     with pytest.raises(ValueError, match=r"dataset 1 has 5 rows: it does not fit into 4"):
         stacked(taken([(x, y), other]), rows=4)
-    with pytest.raises(ValueError, match="2 datasets do not fit into 1 lanes"):
+    with pytest.raises(ValueError, match="2 datasets do not fit into a batch of 1"):
         stacked(taken([(x, y), other]), rows=8, lanes=1)
 
 

@@ -83,7 +83,7 @@ class LatentGP(AbstractMachine):
 
     def check(self, data, caller):
         check_targets(self, data, caller)
-        check_observed(self.likelihood, data, False, "LatentGP")
+        check_observed(self.likelihood, data, False, "LatentGP", is_likelihood=True)
 
     def conditioned(self, data, finite, solver):
         if self.likelihood.num_functions > 1:

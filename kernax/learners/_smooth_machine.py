@@ -160,8 +160,8 @@ def _observed(loss: AbstractLoss, data: Data) -> tuple[Bool[Array, " n"], Bool[A
     return jax.vmap(loss.allows)(data.y) | ~data.mask, loss.has_minimum(data.y, data.mask) | ~jnp.any(data.mask)
 
 
-def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -> None:
-    """Refuse targets that the loss does not know, as far as may be looked at."""
+def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str, *, is_likelihood: bool = False) -> None:
+    """Refuse targets that the loss does not know, as far as may be looked at; for a likelihood also a single class."""
     if loss.labels:
         check_labels(data, f"{name} with {type(loss).__name__}")
     parts = [leaf for leaf in jax.tree.leaves((loss, data.y, data.mask)) if eqx.is_array(leaf)]
@@ -176,7 +176,7 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str) -
             f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}){_wanted(loss)}, "
             "or drop the row, or mask it."
         )
-    if loss.num_classes is not None and not has_minimum:
+    if is_likelihood and (loss.labels or loss.num_classes is not None) and not has_minimum:
         raise ValueError(f"y has one class only, so {type(loss).__name__} cannot be fitted: add rows of other classes.")
     if intercept and not has_minimum:
         what = "one class only" if loss.labels else "no count above 0"

@@ -71,7 +71,7 @@ def test_bad_ridges_are_refused(c, ridges, says):
         (0, "at least 2 folds, got 0"),
         (1, "at least 2 folds, got 1"),
         (-3, "at least 2 folds, got -3"),
-        (N + 1, "13 folds want at least 13 rows, got 12"),
+        (N + 1, "13 folds need at least 13 rows, got 12"),
         (3.0, r"whole number or 12 integer labels.* got float64 of shape \(\)"),
         (True, r"whole number or 12 integer labels.* got bool of shape \(\)"),
         (np.zeros(N - 1, int), r"whole number or 12 integer labels.* got int64 of shape \(11,\)"),
@@ -98,7 +98,7 @@ def test_bad_folds_are_refused(c, folds, says):
 
 def test_fewer_rows_that_count_than_folds_are_refused():
     masked = kx.condition(MODEL, kx.Data(X, Y, np.arange(N) < 4), kx.Eigh())
-    with pytest.raises(ValueError, match="5 folds want at least 5 rows that count, got 4"):
+    with pytest.raises(ValueError, match="5 folds need at least 5 rows that count, got 4"):
         kx.kfold_mse(masked, 5)
     with pytest.raises(ValueError, match="one fold holds all rows that count"):
         kx.kfold_mse(masked, np.where(np.arange(N) < 4, 0, 1))
