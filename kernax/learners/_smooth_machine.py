@@ -176,7 +176,8 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str, *
             f"{type(loss).__name__} does not allow y = {float(data.y[row]):g} (row {row}){_wanted(loss)}, "
             "or drop the row, or mask it."
         )
-    if is_likelihood and (loss.labels or loss.num_classes is not None) and not has_minimum:
+    has_classes = loss.labels or loss.num_classes is not None
+    if is_likelihood and has_classes and not has_minimum and np.sum(data.mask) > 1:  # a single row has a single class
         raise ValueError(f"y has one class only, so {type(loss).__name__} cannot be fitted: add rows of other classes.")
     if intercept and not has_minimum:
         what = "one class only" if loss.labels else "no count above 0"
