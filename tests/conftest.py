@@ -33,9 +33,17 @@ with install_import_hook("kernax", "tests.typechecker.typechecked"):
     import kernax  # noqa: F401
 
 
+LONGEST = ("test_systems", "test_docs", "test_readme", "test_devices", "test_state_space", "test_cli", "test_sklearn")
+
+
 def pytest_collection_modifyitems(items):
-    """The longest test first: begun last, it would leave all other processes idle."""
-    items.sort(key=lambda item: "test_readme" not in item.nodeid)
+    """The longest files first: begun last, one of them would leave the other process idle."""
+
+    def place(item):
+        name = item.path.stem
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish():
@@ -47,6 +55,7 @@ def pytest_collection_finish():
 
 def pytest_xdist_make_scheduler(config, log):
     """A file's tests in one process: its fixtures are made once, and its programs compiled once."""
+    config.option.loadscopereorder = False  # in the order above, and not the files with most tests first
     return LoadFileScheduling(config, log)
 
 
