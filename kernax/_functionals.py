@@ -36,8 +36,8 @@ class Functionals(eqx.Module):
         more = known.x.shape[1] - self.x.shape[1]
         if more < 0 or (self.has_slopes and not known.has_slopes):
             raise ValueError(
-                "new rows have more points each than the rows so far, or slopes where these have none: condition again on "
-                "kx.observe.together(data, more)."
+                "the new rows have more points per row than the rows so far, or observe slopes while the rows so far "
+                "observe none: condition again on kx.observe.together(data, more)."
             )
         return self.padded(more, slopes=known.has_slopes)
 

@@ -52,7 +52,7 @@ class Stored(eqx.Module):
     def of(cls, array: np.ndarray, dtype: Any) -> "Stored":
         """The rows of a memory-mapped array, to be read in this floating type."""
         if array.shape[0] > 2**30:
-            raise ValueError(f"x has {array.shape[0]} rows, and kernax counts to {2**30}: take a part of them.")
+            raise ValueError(f"x has {array.shape[0]} rows, but kernax supports at most {2**30}: take fewer rows.")
         if id(array) not in _tokens:
             token = secrets.randbelow(2**31)
             _files[token], _tokens[id(array)] = array, token
@@ -132,8 +132,8 @@ def _file(token: np.ndarray) -> np.ndarray:
     numbers = set(token.reshape(-1).tolist())
     if len(numbers) != 1 or not numbers <= _files.keys():
         raise ValueError(
-            "these rows are in a file that this process has not opened, or in several files: make the kx.Data in this "
-            "process, and one for each file."
+            "these rows are in a file that this process has not opened, or in several files: create a kx.Data for each "
+            "file, in this process."
         )
     # Without NumPy's class for memory maps, which makes indexing slower.
     return np.asarray(_files[numbers.pop()])

@@ -126,7 +126,7 @@ class Model(AbstractModel):
     def conditioned(self, data, finite, solver):
         trend = trend_of(self)
         if trend is not None and not solver.solves:
-            raise TypeError(f"a trend needs all rows, and {solver!r} computes with a part of them: leave out part=.")
+            raise TypeError(f"a trend needs all rows, but {solver!r} uses only some of them: leave out part=.")
         noise, sound = _finite_noise(noise_values(self.noise, data.x, data.dtype), finite)
 
         def gram(mask: Bool[Array, " n"]) -> AbstractGram:
@@ -417,7 +417,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     if new.y.shape[1:] != c.data.y.shape[1:]:
         raise ValueError(f"y has shape {new.y.shape}, but the model was conditioned on targets of shape {c.data.y.shape}.")
     if is_per_row(c.model.noise) != (noise is not None):
-        raise ValueError("extend needs noise= for the new rows if the model's noise is given per row, and only then.")
+        raise ValueError("give noise= for the new rows if the model's noise is given per row, and leave it out otherwise.")
     extra = None if noise is None else jnp.broadcast_to(jnp.asarray(noise, c.data.dtype), (new.n,))
     return _extend(c, new, extra)
 

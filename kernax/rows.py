@@ -112,14 +112,13 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
         if dataclasses.is_dataclass(x):
             raise TypeError(
                 f"{name} is a {type(x).__name__}, which is not registered with JAX as a structure of arrays: register "
-                f"the class with "
-                "jax.tree_util.register_dataclass."
+                "the class with jax.tree_util.register_dataclass."
             )
         x = _stored(x, name) if isinstance(x, np.memmap) and x.ndim > 1 else as_floats(x, name)
         if x.ndim < 2:
             remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
             remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
-            raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
+            raise ValueError(f"{name} has shape {x.shape}; kernax needs (n, d): {remedy}.")
         return x
     return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=_is_one_array)
 

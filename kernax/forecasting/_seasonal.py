@@ -82,7 +82,7 @@ class Seasonal:
             raise ValueError(f"periods must be numbers of steps, each more than 1, got {self.periods!r}.")
         object.__setattr__(self, "periods", tuple(values.tolist()))
         if unknown := [name for name in self.priors if name not in _MEASURED]:
-            raise ValueError(f"there is no prior {unknown[0]!r}: the names are {', '.join(_MEASURED)}.")
+            raise ValueError(f"priors has the unknown name {unknown[0]!r}: the names are {', '.join(_MEASURED)}.")
         for name, prior in self.priors.items():
             if not isinstance(prior, LogNormal):
                 raise TypeError(f"the prior of {name} must be a kx.priors.LogNormal, got {prior!r}.")
@@ -155,12 +155,12 @@ class Seasonal:
         """
         every = list(series_of(series).values())
         if len(every) < 2:
-            raise ValueError("fit_priors needs several series: one says nothing of how series differ.")
+            raise ValueError("fit_priors needs two series or more: a single one does not show how series differ.")
         wide = Seasonal(self.periods, {name: LogNormal(prior.mean, _WIDE) for name, prior in self.priors.items()})
         fits = fit_series(wide, [rows_of(standardised(values)[0]) for values in every], max_steps, progress)
         usable = np.isfinite(np.asarray(fits.value))
         if usable.sum() < 2:
-            raise ValueError("the model could be fitted to fewer than two of the series: see kx.forecasting.forecast_many.")
+            raise ValueError("fewer than two of the series could be fitted: kx.forecasting.forecast_many reports why.")
         logs: dict[str, list[np.ndarray]] = {}
         for name, unit, where in _places(self.periods):
             logs.setdefault(name, []).append(np.log(np.asarray(where(fits.model), float)[usable] / unit))

@@ -63,14 +63,14 @@ def register(thing: Any, *, name: str | None = None) -> Any:
     if name is None:
         name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
         if "<" in name or name.startswith(".") or name.endswith("."):
-            raise ValueError(f"{thing!r} has no name of its own to be found by: write register(it, name='…').")
+            raise ValueError(f"{thing!r} has no name by which a file could refer to it: write register(it, name='…').")
     is_ours = getattr(thing, "__module__", "").split(".")[0] == "kernax"
     if name in _built_in() or (name.split(".")[0] in ("kernax", "equinox", "jax") and not is_ours):
-        raise ValueError(f"the name {name!r} is taken: give another one.")
+        raise ValueError(f"the name {name!r} is already used by kernax, Equinox or JAX: give another one.")
     known = _own.get(name)
     # A class that is defined again (a cell of a notebook run twice) takes the place of its former self.
     if known is not None and (known.__module__, known.__qualname__) != (thing.__module__, thing.__qualname__):
-        raise ValueError(f"the name {name!r} is that of {known!r}: give another one.")
+        raise ValueError(f"the name {name!r} already belongs to {known!r}: give another one.")
     _own[name] = thing
     return thing
 

@@ -75,7 +75,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file, so it cannot be replaced: give another name.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
+        raise FileNotFoundError(f"the folder {path.parent} does not exist: create it before writing {path.name}.")
     try:
         # In the same folder, since only there the renaming is one step.
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)

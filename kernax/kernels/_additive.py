@@ -40,7 +40,9 @@ class Additive(AbstractKernel):
         own = check_columns(kernels, columns, "Additive")
         order = whole_number(order, "Additive.order")
         if order > len(own):
-            raise ValueError(f"Additive.order is {order}, but there are {len(own)} columns: give an order of at most that.")
+            raise ValueError(
+                f"Additive.order is {order}, but there are {len(own)} columns: give an order of at most {len(own)}."
+            )
         for kernel in own:
             refuse_spline(kernel, "a product")
         self.kernels = tuple(Select(kernel, columns=k) for k, kernel in enumerate(own))

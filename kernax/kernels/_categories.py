@@ -93,8 +93,8 @@ class Categorical(AbstractKernel):
             row = int(np.argmax(wrong))
             raise ValueError(
                 f"Categorical({self.key!r}) has {len(self.levels)} levels ({self._shown()}), but row {row} has the category "
-                f"{int(np.asarray(codes).ravel()[row])}: categories count from 0 to {len(self.levels) - 1}. Leave out the "
-                "row, or fit with this level among the levels."
+                f"{int(np.asarray(codes).ravel()[row])}: categories are numbered from 0 to {len(self.levels) - 1}. Leave out "
+                "the row, or fit with this level among the levels."
             )
 
     def pair(self, a, b):

@@ -71,8 +71,8 @@ class Graph(AbstractKernel):
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(
-                f"Graph has {number} nodes, but row {row} is node {int(np.asarray(nodes).ravel()[row])}: nodes count from 0 "
-                f"to {number - 1}. Leave out the row, or give a Laplacian that has this node."
+                f"Graph has {number} nodes, but row {row} is node {int(np.asarray(nodes).ravel()[row])}: nodes are numbered "
+                f"from 0 to {number - 1}. Leave out the row, or give a Laplacian that has this node."
             )
 
     def _weights(self) -> Float[Array, " nodes"]:

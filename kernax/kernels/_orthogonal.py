@@ -172,7 +172,8 @@ class OrthogonalAdditive(AbstractKernel):
         order = whole_number(order, "OrthogonalAdditive.order")
         if order > len(own):
             raise ValueError(
-                f"OrthogonalAdditive.order is {order}, but there are {len(own)} columns: give an order of at most that."
+                f"OrthogonalAdditive.order is {order}, but there are {len(own)} columns: give an order of at "
+                f"most {len(own)}."
             )
         known = as_inputs(NormalInputs() if inputs is None else inputs, len(own))
         parts = [ZeroMean(kernel, part) for kernel, part in zip(own, known, strict=True)]

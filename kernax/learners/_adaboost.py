@@ -284,5 +284,5 @@ def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
         return data.mask.astype(data.dtype)
     weights = as_row_weights(weights, data)
     if is_concrete(weights) and bool(jnp.any(data.mask)) and not np.asarray(weights).any():
-        raise ValueError("weights are 0 in every row that counts: give some of them more.")
+        raise ValueError("weights are 0 in every row that counts: give at least one row a positive weight.")
     return weights

@@ -156,7 +156,9 @@ def bagged(
     check_model_and_data(model, data, "bagged")
     refuse_gaps(data, "bagged")
     if not isinstance(model, Model):
-        raise TypeError(f"bagged needs a kx.Model, whose noise says what a repeated row is worth, got {model!r}.")
+        raise TypeError(
+            f"bagged needs a kx.Model, because its noise determines the weight of a repeated row, got {model!r}."
+        )
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     if options and not fit_members:
@@ -289,11 +291,15 @@ def _beside(flags: Bool[Array, " k"], like: Array) -> Bool[Array, "..."]:
 def _fits(model: Model, data: Data, counts: Array, key: Any, solver: Any, options: dict[str, Any]) -> Fits:
     """Every member's hyperparameters, fitted to the rows that it has seen."""
     if not all(map(is_concrete, jax.tree.leaves((model, data, counts)))):
-        raise TypeError("fit_members=True works eagerly; inside jit, grad and vmap, let the members share the model.")
+        raise TypeError(
+            "fit_members=True works outside of jit, grad and vmap only: leave it out there, and all members share the model."
+        )
     if not is_common(model.noise):
         raise ValueError("fit_members=True needs one noise for all rows; this model has one per row.")
     if options.get("shared"):
-        raise ValueError("shared=True makes one fit of all draws: fit the model to the data with kx.fit instead.")
+        raise ValueError(
+            "fit_members=True does not allow shared=True, which makes one fit of all members: use kx.fit instead."
+        )
     x, y = jax.tree.map(np.asarray, (take(data.x), data.y))
     # Each row once. Copies agree without any noise: the likelihood has no bound as the noise goes to 0, and what is left
     # out of a fold has its copy among the rest.

@@ -41,7 +41,7 @@ def _values(features: Any, coefficients: Array, intercept: Array, x: Rows) -> Fl
         phi = features(a)
         if phi.shape != coefficients.shape[:1]:
             raise ValueError(
-                f"a row of x makes features of shape {phi.shape}, but the fit has {coefficients.shape[0]} coefficients: "
+                f"a row of x gives features of shape {phi.shape}, but the fit has {coefficients.shape[0]} coefficients: "
                 "give rows with the columns of the data it was fitted to."
             )
         return matmul(phi, coefficients) + intercept
@@ -73,8 +73,8 @@ def make_design(data: Data, features: Any, intercept: bool) -> Design:
     matrix = jax.vmap(features)(take(data.x))
     if not isinstance(matrix, jax.Array) or matrix.ndim != 2:
         raise ValueError(
-            f"features make {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} of one point, and linear learners need "
-            "a vector: return jnp.stack([…]) or jnp.ravel(…), and give features= for structured inputs."
+            f"features returns {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} for one point, but linear learners "
+            "need a vector: return jnp.stack([…]) or jnp.ravel(…), and give features= for structured inputs."
         )
     matrix = data.zero_where_masked(matrix.astype(data.dtype))
     finite = finite & jnp.all(jnp.isfinite(matrix))

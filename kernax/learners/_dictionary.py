@@ -34,7 +34,7 @@ class Dictionary(AbstractMembers):
     def __init__(self, functions: Any):
         self.functions = tuple(as_function(function) for function in functions)
         if not self.functions:
-            raise ValueError("a Dictionary needs one function or more.")
+            raise ValueError("Dictionary needs at least one function.")
 
     def prepare(self, x: Rows) -> Float[Array, "k n"]:
         return jnp.stack([_signs(function, x) for function in self.functions])
@@ -53,6 +53,6 @@ class Dictionary(AbstractMembers):
 def _signs(function: Any, x: Rows) -> Float[Array, " m"]:
     values = jax.vmap(function)(x)
     if not isinstance(values, jax.Array) or values.ndim != 1:
-        raise ValueError("a function of a Dictionary must make one number of one point.")
+        raise ValueError("each function of a Dictionary must return one number for one point.")
     dtype = jax.tree.leaves(x)[0].dtype
     return jnp.where(values >= 0, 1.0, -1.0).astype(dtype)

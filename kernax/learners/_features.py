@@ -26,7 +26,7 @@ class PolynomialFeatures(eqx.Module):
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
         if a.ndim != 1:
-            raise ValueError(f"PolynomialFeatures takes a point of d coordinates, got shape {a.shape}.")
+            raise ValueError(f"PolynomialFeatures needs a point of shape (d,), got shape {a.shape}.")
         # A factor that is left out stands as a 1 behind the coordinates; products, and no powers, since these have no
         # derivative at 0 in some of their arguments.
         padded = jnp.append(a, 1.0)
@@ -57,8 +57,8 @@ class FourierFeatures(Parametrised):
     def __check_init__(self):
         if self.frequencies.ndim != 2:
             raise ValueError(
-                f"FourierFeatures.frequencies has shape {self.frequencies.shape}; kernax wants (m, d), one frequency a row: "
-                "for points with one coordinate write frequencies[:, None]."
+                f"FourierFeatures.frequencies has shape {self.frequencies.shape}; kernax needs (m, d), one frequency per "
+                "row: for points with one coordinate write frequencies[:, None]."
             )
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
@@ -90,7 +90,7 @@ def random_fourier_features(key: Key[Array, ""], num: int, lengthscale: Any) -> 
             "jnp.full(d, ℓ)."
         )
     if is_concrete(lengthscale) and not np.all(np.asarray(lengthscale) > 0):
-        raise ValueError(f"a lengthscale is positive, got {np.asarray(lengthscale)}.")
+        raise ValueError(f"lengthscale must be positive, got {np.asarray(lengthscale)}.")
     num = whole_number(num, "the number of frequencies")
     draws = jax.random.normal(key, (num, lengthscale.shape[0]), lengthscale.dtype)
     return FourierFeatures(draws / lengthscale, scale=jnp.asarray(num**-0.5, lengthscale.dtype))

@@ -263,7 +263,7 @@ def _by_factors(model: LatentGP, data: Data, finite: Bool[Array, ""], solver: Ab
 def _by_conditioning(model: LatentGP, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> LaplaceGP:
     """By the System of `K + W⁻¹`, which any solver prepares."""
     if not solver.solves:
-        raise TypeError(f"LatentGP needs all rows, and {solver!r} computes with a part of them: leave out part=.")
+        raise TypeError(f"LatentGP needs all rows, but {solver!r} uses only some of them: leave out part=.")
     likelihood, dtype = model.likelihood, data.dtype
     term, allowed = data_term(likelihood, data, jnp.ones((), dtype))
     prior = prior_of(gram_of(model.kernel, data.x, data.mask), solver, term)

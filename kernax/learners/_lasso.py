@@ -156,9 +156,9 @@ def lasso_path(
     if penalties is not None:
         penalties = as_penalties(penalties, "penalties", ndim=1)
         if is_concrete(penalties) and not np.array_equal(penalties, np.sort(penalties)[::-1]):
-            raise ValueError("penalties must descend, as the path does: write np.sort(penalties)[::-1].")
+            raise ValueError("penalties must be in descending order: write np.sort(penalties)[::-1].")
     elif num < 1 or not 0 < smallest <= 1:
-        raise ValueError(f"a grid needs num of 1 or more and smallest between 0 and 1, got {num} and {smallest}.")
+        raise ValueError(f"num must be at least 1 and smallest between 0 and 1, got {num} and {smallest}.")
     limits = _as_limits(max_steps, rtol)
     path = _path(data, penalties, as_features(features), intercept, *limits, num, jnp.asarray(smallest))
     if throw:

@@ -115,8 +115,8 @@ class Ordinal(AbstractLoss):
         levels = np.asarray(thresholds, float)
         if levels.ndim != 1 or len(levels) < 2 or not (np.diff(levels) > 0).all():
             raise ValueError(
-                f"Ordinal takes the number of grades, 3 or more, or rising thresholds, got {thresholds!r}: for two grades "
-                "take learners.Bernoulli()."
+                f"Ordinal takes the number of grades, 3 or more, or increasing thresholds, got {thresholds!r}: for two "
+                "grades use learners.Bernoulli()."
             )
         self.first = levels[0]
         self.gaps = np.diff(levels)

@@ -71,8 +71,8 @@ class AbstractLoss(Parametrised):
         """`log Z`, where `Z = ∫ e^-loss(y, f) dy` (a sum, for labels and counts)."""
         raise TypeError(
             f"{self!r} is not a negative log-likelihood: the integral of e^-loss over y depends on f, or is not known. "
-            f"Give `fit` "
-            "another objective, such as kx.learners.kfold_loss, or use a loss that is one, such as learners.Logistic()."
+            "Give `fit` another objective, such as kx.learners.kfold_loss, or use a loss that is a likelihood, such as "
+            "learners.Logistic()."
         )
 
     def log_density(self, y: Scalar, f: Scalar) -> Scalar:
@@ -81,19 +81,17 @@ class AbstractLoss(Parametrised):
 
     def probability(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
         """`P(y = +1 | f)`, elementwise; of several grades all probabilities, on a last axis."""
-        raise TypeError(
-            f"{self!r} gives no probabilities: take learners.Logistic(), or a loss with a `probability` of its own."
-        )
+        raise TypeError(f"{self!r} gives no probabilities: use learners.Logistic(), or a loss that defines `probability`.")
 
     def mean(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
         """`E(y | f)`, elementwise."""
-        raise TypeError(f"{self!r} has no mean of y given f: take learners.Poisson(), or a loss with a `mean` of its own.")
+        raise TypeError(f"{self!r} has no mean of y given f: use learners.Poisson(), or a loss that defines `mean`.")
 
     def cumulative(self, y: Float[Array, "..."], f: Float[Array, "..."]) -> Float[Array, "..."]:
         """`P(Y ≤ y | f)`, elementwise, for y that need not be whole. For counts it is right at whole numbers, and rises from
         one to the next."""
         raise TypeError(
-            f"{self!r} has no distribution function: take learners.Poisson(), or a loss with a `cumulative` of its own."
+            f"{self!r} has no distribution function: use learners.Poisson(), or a loss that defines `cumulative`."
         )
 
     def allows(self, y: Scalar) -> Bool[Array, ""]:
@@ -239,7 +237,9 @@ class FunctionLoss(AbstractLoss):
         number = jax.ShapeDtypeStruct((), jnp.result_type(float))
         out = eqx.filter_eval_shape(lambda y, f: jnp.asarray(self.function(y, f)), number, number)
         if out.shape != ():
-            raise ValueError(f"a loss gives one number for one row, got shape {out.shape} from {self.function!r}(y, f).")
+            raise ValueError(
+                f"a loss must return one number for one row, got shape {out.shape} from {self.function!r}(y, f)."
+            )
 
     def value(self, y, f):
         return self.function(y, f)
@@ -248,11 +248,13 @@ class FunctionLoss(AbstractLoss):
 def as_loss(loss: Any) -> AbstractLoss:
     """A loss as it is, a plain function of `(y, f)` wrapped."""
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
-        raise TypeError(f"a loss is an instance, got the class {loss.__name__}: write {loss.__name__}().")
+        raise TypeError(f"a loss must be an instance, got the class {loss.__name__}: write {loss.__name__}().")
     if isinstance(loss, AbstractLoss):
         return loss
     if not callable(loss):
-        raise TypeError(f"a loss is learners.Logistic(), …, or a function loss(y, f) of one row, got {loss!r}.")
+        raise TypeError(
+            f"a loss must be an instance such as learners.Logistic(), or a function loss(y, f) of one row, got {loss!r}."
+        )
     return FunctionLoss(loss)
 
 

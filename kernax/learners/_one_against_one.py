@@ -107,7 +107,9 @@ def one_against_one(
     if not isinstance(model, SVC):
         raise TypeError(f"the first argument of one_against_one must be a learners.SVC, got {type(model).__name__}.")
     if is_traced((model, x, labels, weights, mask)):
-        raise TypeError("one_against_one runs outside of jit, grad and vmap only: take learners.SVC for two classes there.")
+        raise TypeError(
+            "one_against_one runs outside of jit, grad and vmap only: inside them, use learners.SVC for two classes."
+        )
     labels, counts, classes = labels_of(labels, mask, "one_against_one")
     codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
     data = Data(x, np.where(counts, codes, 0), counts)

@@ -68,7 +68,9 @@ def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, label
 def labels_of(labels: Any, mask: Any, caller: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The labels and which of them count, checked, and the classes among these, ascending."""
     if isinstance(labels, jax.Array) and not is_concrete(labels):
-        raise TypeError("labels are being traced, and the number of classes has to be known: call it outside of jit.")
+        raise TypeError(
+            "labels are being traced, but the number of classes must be known: call the function outside of jit."
+        )
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "biuU":
         raise ValueError(
@@ -81,7 +83,7 @@ def labels_of(labels: Any, mask: Any, caller: str) -> tuple[np.ndarray, np.ndarr
     classes = np.unique(labels[counts])
     if len(classes) < 2:
         found = ", ".join(repr(label) for label in classes.tolist()) or "none"
-        raise ValueError(f"{caller} needs two classes or more, got {found}: there is nothing to tell apart.")
+        raise ValueError(f"{caller} needs two classes or more, got {found}: add rows of other classes.")
     return labels, counts, classes
 
 
@@ -90,5 +92,7 @@ def named(classes: tuple[Any, ...], best: Int[Array, " m"]) -> Any:
     if is_concrete(best):
         return np.asarray(classes)[np.asarray(best)]
     if isinstance(classes[0], str):
-        raise TypeError("text cannot be returned under jit: use jnp.argmax of the scores, or call it outside.")
+        raise TypeError(
+            "text labels cannot be returned under jit: use jnp.argmax of the scores, or call classify outside of jit."
+        )
     return jnp.asarray(classes)[best]

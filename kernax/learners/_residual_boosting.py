@@ -112,7 +112,7 @@ def boosted(
     check_model_and_data(model, data, "boosted")
     refuse_gaps(data, "boosted")
     if not isinstance(model, Model):
-        raise TypeError(f"boosted needs a kx.Model, which fits residuals by least squares, got {model!r}.")
+        raise TypeError(f"boosted needs a kx.Model, because it fits residuals by least squares, got {model!r}.")
     if not is_common(model.noise):
         raise ValueError("boosted needs one noise for all rows; this model has one per row.")
     _check_whole(rounds, "rounds")

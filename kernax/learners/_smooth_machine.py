@@ -74,7 +74,7 @@ class KernelMachine(AbstractMachine):
 
     def check(self, data, caller):
         if self.loss.num_functions > 1:
-            raise TypeError(f"KernelMachine has one function and {self.loss!r} several: take learners.LatentGP.")
+            raise TypeError(f"KernelMachine has one function, but {self.loss!r} needs several: use learners.LatentGP.")
         check_targets(self, data, caller)
         check_observed(self.loss, data, self.intercept, "KernelMachine")
 
@@ -192,8 +192,8 @@ def _wanted(loss: AbstractLoss) -> str:
             "np.unique(labels, return_inverse=True)[1], and give the likelihood as many classes as there are"
         )
     if loss.whole:
-        return ", only the whole numbers 0, 1, 2, …: give counts as they were counted, not scaled"
-    return ": see what the loss is for"
+        return ", only the whole numbers 0, 1, 2, …: give the counts without scaling them"
+    return ": change the target"
 
 
 def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:

@@ -89,7 +89,7 @@ class Known(AbstractNoise):
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(
-                f"{self._name} takes variances, which are not negative, but row {row} has {float(values[row]):g}: square "
+                f"{self._name} needs variances of 0 or more, but row {row} has {float(values[row]):g}: square "
                 "error bars, or leave the row out."
             )
 

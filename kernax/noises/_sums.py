@@ -76,7 +76,7 @@ def _as_parts(parts: Any) -> tuple[Any, ...]:
             found.append(as_noise(part))
         else:
             raise TypeError(
-                f"a sum of noises takes noises, functions of one row, and numbers, got {type(part).__name__}: write a "
+                f"a sum of noises accepts noises, functions of one row and numbers, got {type(part).__name__}: write a "
                 'variance for each row into the rows, {"x": x, "variance": v}, and add kx.noises.Known("variance").'
             )
     return tuple(found)

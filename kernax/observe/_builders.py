@@ -86,7 +86,7 @@ def gradients(x: Any, y: Any = None, dy: Any = None) -> Any:
     each = slopes(jnp.repeat(x, d, axis=0), jnp.tile(jnp.eye(d, dtype=x.dtype), (n, 1)))
     if dy is None:
         if y is not None:
-            raise ValueError("gradients has values y, but no dy: give both, or write kx.observe.values(x, y).")
+            raise ValueError("gradients got values y, but no dy: give both, or write kx.observe.values(x, y).")
         return each
     dy = _targets(dy, "dy")
     if dy.shape != x.shape:
@@ -122,7 +122,9 @@ def averages(points: Any, y: Any = None, *, weights: Any = None) -> Any:
     """
     points = as_floats(points, "points")
     if points.ndim != 3 or 0 in points.shape:
-        raise ValueError(f"points has shape {points.shape}: give q points for each of n rows, (n, q, d), none of them 0.")
+        raise ValueError(
+            f"points has shape {points.shape}: give q points for each of n rows, (n, q, d), with n, q and d at least 1."
+        )
     shape = points.shape[:2]
     weights = as_floats(1.0 / shape[1] if weights is None else weights, "weights")
     if weights.shape not in ((), shape[1:], shape):
@@ -158,11 +160,11 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
         raise ValueError(f"low has shape {low.shape} and high has {high.shape}: give both ends of each interval.")
     if is_concrete(low) and is_concrete(high) and np.any(np.asarray(high) < np.asarray(low)):
         row = int(np.argmax(np.any(np.asarray(high) < np.asarray(low), axis=1)))
-        raise ValueError(f"high is less than low in row {row}: exchange them.")
+        raise ValueError(f"high is less than low in row {row}: swap them.")
     d, nodes = low.shape[1], whole_number(nodes, "nodes")
     if nodes**d > _MOST:
         raise ValueError(
-            f"{nodes} nodes in each of {d} columns are {nodes**d} points: take fewer nodes, or write kx.observe.averages "
+            f"{nodes} nodes in each of {d} columns are {nodes**d} points, too many: use fewer nodes, or kx.observe.averages "
             "with random points of each box."
         )
     places, shares = np.polynomial.legendre.leggauss(nodes)
@@ -192,9 +194,11 @@ def together(*parts: Any) -> Any:
     """
     rows = [part.x if isinstance(part, Data) else part for part in parts]
     if not parts or len({isinstance(part, Data) for part in parts}) > 1 or not all(isinstance(x, Functionals) for x in rows):
-        raise TypeError("together joins what kx.observe made: several kx.Data, or several rows without targets.")
+        raise TypeError("together needs several kx.Data made by kx.observe, or several of its rows without targets.")
     if len({x.x.shape[2] for x in rows}) > 1:
-        raise ValueError(f"the parts have {[x.x.shape[2] for x in rows]} columns: give all the same.")
+        raise ValueError(
+            f"the parts have {[x.x.shape[2] for x in rows]} columns: give parts with the same number of columns."
+        )
     most, has_slopes = max(x.x.shape[1] for x in rows), any(x.has_slopes for x in rows)
     rows = [x.padded(most - x.x.shape[1], slopes=has_slopes) for x in rows]
     slope = jnp.concatenate([x.slope for x in rows if x.slope is not None]) if has_slopes else None
@@ -207,7 +211,7 @@ def together(*parts: Any) -> Any:
 def _points(x: Any, name: str) -> Float[Array, "n d"]:
     x = as_rows(x, name)
     if not hasattr(x, "ndim") or x.ndim != 2:
-        raise ValueError(f"kx.observe needs {name} as one (n, d) array: slopes and averages are those of numbers.")
+        raise ValueError(f"kx.observe needs {name} as one (n, d) array of numbers.")
     return jnp.asarray(x)
 
 

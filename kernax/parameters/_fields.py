@@ -240,5 +240,5 @@ def as_function(value: Any) -> Any:
     The module itself, or the function as a [`kernax.parameters.Function`][].
     """
     if not callable(value):
-        raise TypeError(f"expected a function or a callable Equinox module of one point, got {value!r}.")
+        raise TypeError(f"expected a function of one point, or a callable Equinox module, got {value!r}.")
     return value if isinstance(value, eqx.Module) else Function(value)

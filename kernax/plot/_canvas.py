@@ -54,7 +54,7 @@ def some_of(drawn: int, n: int) -> str:
 def check_finished(of: Any) -> None:
     """Refuse what is still being traced."""
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
-        raise TypeError("a picture shows finished numbers: draw outside jit, grad and vmap.")
+        raise TypeError("a picture needs concrete numbers: draw outside of jit, grad and vmap.")
 
 
 def check_single(of: Any, one: Any) -> None:
@@ -83,7 +83,7 @@ def panels(ax: Any, number: int, what: str, shape: tuple[int, int], size: tuple[
     if not all(isinstance(one, Axes) for one in given):
         raise TypeError("ax must be a list of matplotlib Axes.")
     if len(given) != number:
-        raise ValueError(f"{what}: give as many axes, or none.")
+        raise ValueError(f"{what}: give as many axes, or leave out ax=.")
     return given
 
 
@@ -100,7 +100,7 @@ def check_drawable(c: Any) -> Conditioned:
     check_single(c, c.jitter)
     refuse_gaps(c.data, "a picture")
     if not bool(c.ok):
-        raise ValueError(f"there is nothing to draw: conditioning ended as {result_name(c.result)}.")
+        raise ValueError(f"conditioning failed with the status {result_name(c.result)}, so nothing can be drawn.")
     return c
 
 

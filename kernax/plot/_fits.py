@@ -62,7 +62,7 @@ def fits(
         raise TypeError(f"fits needs Fits from kx.fit_many, got {type(many).__name__}.")
     factor = check_level(level)
     if number < 1:
-        raise ValueError(f"number is how many fits to draw, at least 1, got {number}.")
+        raise ValueError(f"number, of fits to draw, must be at least 1, got {number}.")
     every = [data for window in windows(datasets) for data in window]
     if len(every) != len(many):
         raise ValueError(f"there are {len(many)} fits and {len(every)} datasets: give the datasets that were fitted.")

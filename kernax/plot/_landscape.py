@@ -58,7 +58,7 @@ def landscape(
     if fit.data is None or not np.isfinite(float(fit.value)):
         raise ValueError("landscape needs a Fit that holds its data and has a finite value: fit that dataset with kx.fit.")
     if num < 2:
-        raise ValueError(f"num is the number of places along each axis, at least 2, got {num}.")
+        raise ValueError(f"num, of places along each axis, must be at least 2, got {num}.")
     entries = _entries(fit.model)
     names = list(entries)
     if len(names) < 2:

@@ -55,9 +55,9 @@ def posterior(
     c = check_drawable(c)
     _check_one_column(c)
     if not 0 < level < 1:
-        raise ValueError(f"level is a probability between 0 and 1, got {level}.")
+        raise ValueError(f"level must be between 0 and 1, got {level}.")
     if num_samples and key is None:
-        raise ValueError("samples are random: give a key, such as key=jax.random.key(0).")
+        raise ValueError("num_samples= draws at random: give a key, such as key=jax.random.key(0).")
     places = _places(c, x)
     mean, variance = predict(c, places[:, None], noisy=noisy)[:2]
     means, width = by_output(mean), NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(variance))

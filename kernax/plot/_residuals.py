@@ -62,7 +62,7 @@ def residuals(of: Any, *, against: Against = "mean", lags: int | None = None, ta
     if against not in get_args(Against):
         raise ValueError(f"against must be one of {', '.join(get_args(Against))}, got {against!r}.")
     if lags is not None and (against != "lag" or lags < 1):
-        raise ValueError('lags is the largest lag, at least 1, of against="lag".')
+        raise ValueError('lags is for against="lag" only, and must be at least 1.')
     held, y = left_out(c), quantity(target, "y")
     if against == "lag" and len(held.rows) < 4:
         raise ValueError(f"an autocorrelation needs at least 4 rows, and there are {len(held.rows)}.")

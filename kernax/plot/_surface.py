@@ -55,7 +55,7 @@ def surface(
     if show not in get_args(Shown):
         raise ValueError(f"show must be one of {', '.join(get_args(Shown))}, got {show!r}.")
     if num < 2:
-        raise ValueError(f"num is the number of places along each axis, at least 2, got {num}.")
+        raise ValueError(f"num, of places along each axis, must be at least 2, got {num}.")
     if names[i].levels is not None or names[j].levels is not None:
         raise ValueError("a surface is drawn over numbers, and one of the two columns holds categories.")
     rows, known = inputs.rows, inputs.values

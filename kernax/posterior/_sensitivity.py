@@ -120,7 +120,7 @@ def sensitivity(
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
     if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__") or num_samples < 0:
-        raise ValueError(f"num_samples must be a whole number, 0 for no intervals, got {num_samples!r}.")
+        raise ValueError(f"num_samples must be a whole number, or 0 for no intervals, got {num_samples!r}.")
     num_points = whole_number(num_points, "num_points")
     if num_points & (num_points - 1):
         raise ValueError(f"num_points must be a power of two, got {num_points}.")

@@ -68,7 +68,9 @@ class Streamed(eqx.Module):
         if new.y.shape[1:] != self.last.y.shape[1:]:
             raise ValueError(f"y has shape {new.y.shape}, but the series has targets of shape {self.last.y.shape}.")
         if is_per_row(self.model.noise) != (noise is not None):
-            raise ValueError("update needs noise= for the new rows if the model's noise is given per row, and only then.")
+            raise ValueError(
+                "give noise= for the new rows if the model's noise is given per row, and leave it out otherwise."
+            )
         _check_order(self, new.x, in_order=True)
         return _updated(self, new, None if noise is None else jnp.asarray(noise, self.last.dtype))
 
@@ -267,4 +269,4 @@ def _check_order(s: Streamed, x: Rows, *, in_order: bool) -> None:
             "kx.StateSpace(), which adds rows anywhere by kx.extend and predicts anywhere."
         )
     if in_order and np.any(np.diff(times) < 0):
-        raise ValueError("rows of an update must be in the order of time: sort them.")
+        raise ValueError("the rows of an update must be in the order of time: sort them.")

@@ -88,7 +88,7 @@ def compare_selectors(
 
     # Without noise there is no variance that the residual could be compared with.
     known = noise_variance is not None or float(model.noise) > 0
-    note = "(discrepancy left out: it needs noise_variance, and the model's own noise is 0)"
+    note = "(discrepancy is left out: it needs noise_variance=, because the model's own noise is 0)"
     if known:
         whose = "the model's noise" if noise_variance is None else "as given"
         note = f"(discrepancy looks for a mean residual² of {float(variance):.4g}, {whose})"

@@ -51,7 +51,9 @@ def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> D
     check_one_noise(c)
     one_number = noise_variance is not None and np.ndim(noise_variance) == 0
     if not one_number or (is_concrete(noise_variance) and not 0 < np.asarray(noise_variance) < np.inf):
-        raise ValueError(f"the discrepancy principle needs the noise's variance, one positive number, got {noise_variance}.")
+        raise ValueError(
+            f"the discrepancy principle needs the variance of the noise, one positive number, got {noise_variance}."
+        )
     answer = _discrepancy(c, jnp.asarray(noise_variance, c.data.dtype))
     if throw:
         throw_unless((), answer.result, "the discrepancy principle")

@@ -122,13 +122,17 @@ def as_folds(folds: Any, data: Data, key: Any) -> Folds:
     if by_number:
         table = _equal_folds(int(folds), data, key)
     elif key is not None:
-        raise ValueError("labels say which fold a row belongs to, so nothing is drawn at random: give either labels or key.")
+        raise ValueError(
+            "folds= labels assign every row to a fold, so nothing is drawn at random: give either labels or key=."
+        )
     else:
         table = _labelled_folds(folds, data)
     if is_concrete(table.filled) and table.filled.ndim == 2:
         sizes = np.asarray(table.filled).sum(axis=1)
         if np.sum(sizes > 0) < 2:
-            raise ValueError("one fold holds all rows that count, which leaves nothing to learn from: give two or more.")
+            raise ValueError(
+                "one fold contains all rows that count, so no rows remain to learn from: give two folds or more."
+            )
         if by_number and np.any(sizes == 0):
             raise ValueError(f"{len(sizes)} folds need at least {len(sizes)} rows that count, got {sizes.sum()}.")
     return table
@@ -136,7 +140,9 @@ def as_folds(folds: Any, data: Data, key: Any) -> Folds:
 
 def _equal_folds(number: int, data: Data, key: Key[Array, ""] | None) -> Folds:
     if number < 2:
-        raise ValueError(f"cross-validation needs at least 2 folds, got {number}: one fold leaves nothing to learn from.")
+        raise ValueError(
+            f"cross-validation needs at least 2 folds, got {number}: with one fold no rows remain to learn from."
+        )
     if number > data.n:
         raise ValueError(f"{number} folds need at least {number} rows, got {data.n}.")
     # NumPy where it can be: the same lines one by one in JAX would compile a dozen small programs.

@@ -150,7 +150,8 @@ def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
     if facts.rows > few or _dense_bytes(facts, direct) > _SMALL:
         return None
     return _Choice(
-        direct, "So few rows are solved directly: exact, in a fraction of a second, and every question is answered."
+        direct,
+        "With so few rows, a direct solver is exact and takes a fraction of a second.",
     )
 
 
@@ -194,7 +195,7 @@ def _dense(facts: Facts, available: int | None, direct: AbstractSolver) -> _Choi
     needed = _dense_bytes(facts, direct)
     if facts.rows > _MANY or (available is not None and needed > available):
         return None
-    return _Choice(direct, f"A dense matrix of so many rows fits into memory, and the answers are exact. {_SLOW}")
+    return _Choice(direct, f"The dense kernel matrix fits into memory, and the answers are exact. {_SLOW}")
 
 
 def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
@@ -205,13 +206,14 @@ def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
     if is_demanding:
         return _Choice(
             low_rank,
-            f"{dense} LowRank approximates the kernel by {_RANK:,} of the rows, and answers any ridge and any folds. It is "
-            "close for smooth kernels in few columns; for others, take fewer rows.",
+            f"{dense} LowRank approximates the kernel by {_RANK:,} of the rows, and supports any ridge and any folds. It is "
+            "accurate for smooth kernels in few columns; for others, use fewer rows.",
             7 * _RANK,
         )
     if facts.is_grid:
         return _Choice(
-            CG(), f"{dense} The rows are a grid with noises that differ, or without noise: CG keeps its fast products."
+            CG(),
+            f"{dense} The rows are a grid with different noises, or without noise: CG uses fast products with the grid.",
         )
     if not facts.has_distance:
         return _Choice(
@@ -353,10 +355,10 @@ def check_memory(
         return
     facts = facts_of(model, data)
     if facts.is_machine:
-        remedy = "take fewer rows: machines of kx.learners factorise dense matrices"
+        remedy = "use fewer rows: machines of kx.learners factorise dense matrices"
     else:
         remedy = f"write solver={as_code(suggestion(facts, available, ridges=ridges).solver)}"
-        remedy += " (kx.suggest_solver(model, data) says why), or take fewer rows"
+        remedy += " (kx.suggest_solver(model, data) says why), or use fewer rows"
     raise MemoryError(
         f"{caller} with {as_code(solver)} on {facts.rows:,} rows takes {in_gib(systems * needed)} of memory, and "
         f"{in_gib(available)} are available: {remedy}."
