@@ -100,7 +100,16 @@ class Graph(AbstractKernel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Eigenvalues and eigenvectors of a Laplacian. They are not parameters, so they are part of a model's structure."""
+    """Eigenvalues and eigenvectors of a Laplacian, as [`kernax.kernels.Graph`][] stores them.
+
+    They are not parameters, so they are part of the structure of a model. Two of them are equal if their digests are.
+
+    **Arguments:**
+
+    - `eigenvalues`: the eigenvalues, `(nodes,)`.
+    - `vectors`: the eigenvectors in columns, `(nodes, nodes)`.
+    - `digest`: a hash of the Laplacian.
+    """
 
     eigenvalues: np.ndarray
     vectors: np.ndarray

@@ -1,4 +1,4 @@
-"""Sums over sets of columns whose parts are orthogonal to each other, so that each is what it seems."""
+"""Sums over sets of columns whose parts are orthogonal to each other, so that each part is identifiable."""
 
 import itertools
 from collections.abc import Sequence
@@ -85,7 +85,16 @@ class ZeroMean(AbstractKernel):
         return eqx.tree_at(lambda k: k.kernel, self, self.kernel.initialised(x, mask, variance))
 
     def covariance_over(self, x: Float[Array, "n 1"], z: Float[Array, "m 1"]) -> Float[Array, "n m"]:
-        """`E k(x_i, s) k(z_j, s)` of this kernel over the distribution of the inputs."""
+        """`E k(x_i, s) k(z_j, s)` of this kernel, with s distributed like the inputs.
+
+        **Arguments:**
+
+        - `x`, `z`: rows of one column.
+
+        **Returns:**
+
+        A matrix of shape `(n, m)`.
+        """
         by_nodes = covariance_over(self, self, self.inputs, x, z)
         inputs = closed_form(self.kernel, self.inputs)
         if inputs is None:
@@ -196,8 +205,16 @@ class OrthogonalAdditive(AbstractKernel):
         return tuple(part for order in orders for part in itertools.combinations(columns, order))
 
     def component(self, *columns: int) -> "OrthogonalAdditive":
-        """The kernel of one effect: `component(0)` of a column, `component(0, 2)` of an interaction, `component()` of the
-        constant.
+        """The kernel of one effect.
+
+        **Arguments:**
+
+        - `columns`: the columns of the effect: `component(0)` is that of one column, `component(0, 2)` an interaction, and
+          `component()` the constant.
+
+        **Returns:**
+
+        A kernel.
         """
         subset = tuple(sorted(columns))
         if subset not in self.subsets:

@@ -42,9 +42,9 @@ class SHO(AbstractKernel):
 
     **Arguments:**
 
-    - `period`: of the oscillation without damping. With damping it is `1/β` times as long.
-    - `quality`: how long an oscillation is remembered: after `quality/π` periods its correlation is 1/e. At 1/2 damping is
-      critical, which gives `Matern32(√3·period/2π)`. Below that nothing oscillates.
+    - `period`: the period of the oscillation without damping. With damping it is `1/β` times as long.
+    - `quality`: how slowly the oscillation changes: after `quality/π` periods its correlation is 1/e. At 1/2 (critical
+      damping) the kernel is `Matern32(√3·period/2π)`. Below 1/2 it does not oscillate.
     """
 
     period: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="x")

@@ -1,4 +1,4 @@
-"""Kernels that differ from place to place: a switch between two, and a lengthscale that is a function of the row."""
+"""Non-stationary kernels: a switch between two kernels, and a lengthscale that is a function of the row."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class ChangePoint(AbstractKernel):
     **Arguments:**
 
     - `before`, `after`: the kernels.
-    - `location`: where the switch is at 1/2. It is fitted from here: set it by what you know.
+    - `location`: where the switch is at 1/2. A fit starts from this value, so give one that is close.
     - `width`: how wide the switch is, in the units of the column.
     - `column`: c, counted from 0.
     """

@@ -24,9 +24,9 @@ class Wendland(AbstractStationary):
 
     **Arguments:**
 
-    - `lengthscale`: ℓ, one number or one for each column: from this distance on two rows are independent.
+    - `lengthscale`: ℓ, one number or one for each column. Rows at this distance or further apart are independent.
     - `smoothness`: q, from 0 to 3.
-    - `columns`: the most columns for which it is to be positive definite.
+    - `columns`: the largest number of columns for which the kernel must be positive definite.
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
