@@ -1,4 +1,4 @@
-"""AdaBoost: a committee grown member by member, each on the rows that those before it got wrong."""
+"""AdaBoost: weak learners are added one by one, each trained on the rows that the earlier ones got wrong."""
 
 import math
 from typing import Any
@@ -29,8 +29,8 @@ class AdaBoost(eqx.Module):
 
     Entry t of every array belongs to round t.
 
-    Rounds that were not made have vote 0, and NaN everywhere else; `num_rounds` is the number that have a vote. `bounds` is
-    `∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`, and no less than `training_errors`, the share (under D₁) of rows with `yF(x) ≤ 0`.
+    Rounds that did not take place have vote 0, and NaN everywhere else; `num_rounds` is the number of the others. `bounds`
+    is `∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`. It is at least `training_errors`, the share (under D₁) of rows with `yF(x) ≤ 0`.
     """
 
     members: AbstractMembers
@@ -64,20 +64,56 @@ class AdaBoost(eqx.Module):
         return f"AdaBoost({result_name(self.result)}, {rounds} rounds of {self.members!r}{error})"
 
     def __call__(self, x: Any) -> Float[Array, " m"]:
-        """`F(x)` at every row of x."""
+        """The weighted sum of votes, `F(x) = Σₜ αₜ fₜ(x)`.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)`.
+        """
         return _scores(self.members, self.fitted, self.votes, self._rows(x))
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """`sign F(x)`, −1 or +1; +1 for a tie."""
+        """The class of each row, `sign F(x)`.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row; +1 for a tie.
+        """
         return sign(self(x))
 
     def majority(self, x: Any) -> Float[Array, " m"]:
-        """The majority of the members, −1 or +1, if each has one vote; +1 for a tie."""
+        """The majority of the members if each has one vote.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row; +1 for a tie.
+        """
         one_each = jnp.where(jnp.arange(self.votes.shape[0]) < self.num_rounds, 1.0, 0.0 * self.votes)
         return sign(_scores(self.members, self.fitted, one_each, self._rows(x)))
 
     def staged(self, x: Any) -> Float[Array, "t m"]:
-        """`F(x)` after every round."""
+        """The values `F(x)` after every round.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(rounds, m)`.
+        """
         return _staged(self.members, self.fitted, self.votes, self._rows(x))
 
     def _rows(self, x: Any) -> Rows:
@@ -110,11 +146,11 @@ def adaboost(
     Boosting ends
 
     - after `rounds`;
-    - after a member without error. It gets one vote more than all earlier members together, so that the committee makes no
-      error either, and `Zₜ = exp(-αₜ)`;
+    - after a member without error. Its vote is larger by 1 than those of all earlier members together, so the committee
+      makes no error either, and `Zₜ = exp(-αₜ)`;
     - before a member that is no better than chance (`εₜ ≥ ½` up to rounding), with the status `no_better_than_chance`. If
-      this is the first member, an eager call raises an error, since there is no committee. Later it means that the
-      exponential loss is as small as it gets;
+      this is the first member, a call outside of `jit` raises an error, since there is no committee. In a later round it
+      means that the exponential loss cannot be reduced further;
     - when a condition given by `bound` or `patience` holds.
 
     One compiled program runs all rounds. It works under `jit` and `vmap`, where a status replaces errors. It has no

@@ -14,10 +14,16 @@ from kernax.parameters import Parameter, Parametrised, as_function, positive, re
 
 
 class PolynomialFeatures(eqx.Module):
-    """All monomials of a point's coordinates of degree 1 to `degree`; `interactions=False` keeps the pure powers only.
+    """All monomials of the coordinates of a point, of degree 1 to `degree`.
 
-    The constant is not among them, since it is the intercept of the learner; `constant=True` puts it first (for
-    `kx.FeatureMap`, or with `intercept=False`). d coordinates make `C(d + degree, degree) - 1` features, or `d · degree`.
+    d coordinates give `C(d + degree, degree) - 1` features, or `d · degree` without interactions.
+
+    **Arguments:**
+
+    - `degree`: the highest degree, a whole number of at least 1.
+    - `interactions`: include products of different coordinates; with `False` only powers of single coordinates.
+    - `constant`: put the constant 1 first. Linear learners add an intercept themselves, so it is left out by default;
+      include it for `kx.FeatureMap`, or with `intercept=False`.
     """
 
     degree: int = eqx.field(static=True, converter=lambda value: whole_number(value, "PolynomialFeatures.degree"))
@@ -48,10 +54,17 @@ class PolynomialFeatures(eqx.Module):
 
 
 class FourierFeatures(Parametrised):
-    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`."""
+    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`.
+
+    [`kernax.learners.random_fourier_features`][] draws the frequencies for an RBF kernel.
+
+    **Arguments:**
+
+    - `frequencies`: ω, `(m, d)`, one frequency per row.
+    - `scale`: a factor of all features, one positive number.
+    """
 
     frequencies: Float[Parameter, "m d"] = real()
-    """ω, `(m, d)`."""
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
 
     def __check_init__(self):

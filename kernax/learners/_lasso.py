@@ -140,10 +140,11 @@ def lasso_path(
     - `data`: the rows.
     - `penalties`: the grid. `None` for a geometric one, which derivatives treat as fixed.
     - `num`: the number of penalties of that grid.
-    - `smallest`: the end of that grid, relative to the smallest penalty at which all coefficients are 0, where it starts.
+    - `smallest`: the last penalty of that grid, relative to its first, which is the smallest penalty at which all
+      coefficients are 0.
     - `features`: a map of one point to a vector; by default the columns of x.
     - `intercept`: add an intercept, which is not penalised.
-    - `max_steps`: the largest number of knots, by default `20·min(n, q) + 100`. Penalties that are not reached get the last
+    - `max_steps`: the largest number of knots, by default `20·min(n, q) + 100`. Penalties that are not reached have the last
       solution and the status `max_steps_reached`.
     - `rtol`: the KKT residual up to which the status is a success; by default the root of the rounding unit.
     - `throw`: raise an error if there is no solution; with `False` return the statuses.

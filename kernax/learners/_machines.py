@@ -68,7 +68,7 @@ def as_penalty(C: Any, penalty: Any, name: str) -> Any:
 
 
 def check_machine(model: AbstractMachine) -> None:
-    """Raise `TypeError` if the kernel is none or leaves functions free, or if the intercept is not a bool."""
+    """Raise `TypeError` if `model.kernel` is not a definite kernel, or `model.intercept` not a boolean."""
     check_kernel(model)
     if not isinstance(model.intercept, bool):
         raise TypeError(f"{type(model).__name__}.intercept must be True or False, got {model.intercept!r}.")
@@ -113,7 +113,7 @@ def max_jitter_of(solver: AbstractSolver, name: str) -> float | None:
 
 
 class AbstractExpansion(eqx.Module):
-    """A machine that has seen data, `f(x) = Σ α_i k(x, x_i) + b`; call it with new rows. α is 0 in masked rows."""
+    """A machine conditioned on data, `f(x) = Σ α_i k(x, x_i) + b`; call it with new rows. α is 0 in masked rows."""
 
     model: eqx.AbstractVar[Any]
     data: eqx.AbstractVar[Data]

@@ -1,4 +1,4 @@
-"""Several classes by as many machines for two."""
+"""Classification of several classes with one machine for each class."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,12 +27,29 @@ class OneAgainstRest(eqx.Module):
         return f"OneAgainstRest(classes={self.classes}, machines={[type(machine).__name__ for machine in self.machines]})"
 
     def scores(self, x: Any) -> Float[Array, "m k"]:
-        """The value of every machine at every row, in the order of `classes`."""
+        """The value of every machine.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m, number of classes)`, in the order of `classes`.
+        """
         return jnp.stack([machine(x) for machine in self.machines], axis=-1)
 
     def classify(self, x: Any) -> Any:
-        """The class with the largest score at every row, of ties the first: a NumPy array of labels (under tracing a JAX
-        array, for which labels have to be numbers)."""
+        """The class with the largest score; the first of them if several are equal.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        A NumPy array of labels; under tracing a JAX array, for which the labels must be numbers.
+        """
         return named(self.classes, jnp.argmax(self.scores(x), axis=-1))
 
 

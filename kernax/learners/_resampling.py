@@ -1,4 +1,4 @@
-"""Random draws of the rows of a dataset, as how often each draw holds each row."""
+"""Random draws of the rows of a dataset, as counts: how often each draw contains each row."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Kernel machines with a smooth loss: logistic regression, Huber, quantiles, counts, or a loss of one's own."""
+"""Kernel machines with a smooth loss: logistic regression, Huber, quantiles, counts, or your own loss."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -34,21 +34,25 @@ from kernax.solvers import AbstractSolver, Result
 
 
 class KernelMachine(AbstractMachine):
-    """A kernel machine, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, for a smooth, convex loss.
+    """A kernel machine with a smooth, convex loss, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`.
 
-    The default loss is that of kernel logistic regression.
+    `kx.condition(machine, data)` minimises by Newton's method: usually five to ten steps, O(n³/3) each.
 
-    `loss` is one of `kernax.learners` or a function `loss(y, f)` of one row. Give λ as `penalty` (one number, or one per
-    row) or as `C = 1/(2λ)`; C = 1 if neither is given. `kx.condition(machine, data)` minimises: at most `max_steps` Newton
-    steps, O(n³/3) each, usually five to ten.
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `loss`: a loss of `kernax.learners`, such as `Huber()`, or a function `loss(y, f)` of one row. By default `Logistic()`,
+      which makes it kernel logistic regression for labels -1 and +1.
+    - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
+    - `penalty`: λ, one number or one for each row, instead of `C = 1/(2λ)`.
+    - `intercept`: whether to add an intercept b, which is not penalised.
+    - `max_steps`: the largest number of Newton steps.
     """
 
     kernel: AbstractKernel
-    """The kernel."""
     loss: AbstractLoss
     penalty: Float[Parameter, "*n"] = positive()
     intercept: bool = eqx.field(static=True, default=True)
-    """Whether there is an intercept b."""
     max_steps: int = eqx.field(static=True, default=100)
 
     def __init__(
@@ -133,17 +137,35 @@ class SmoothMachine(AbstractExpansion):
     result: Any
     """How the computation ended."""
     jitter: Float[Array, ""]
-    """What had to be added to the diagonal of `I + √W K √W` to factorise it: 0, unless the kernel is not definite."""
+    """The jitter that was added to the diagonal of `I + √W K √W`: 0 unless the kernel is not positive definite."""
 
     def __repr__(self):
         return described(self, "gradient_norm")
 
     def probability(self, x: Any) -> Float[Array, " m"]:
-        """`P(y = +1)` at the rows of x without the uncertainty of f: the sigmoid of f, for the logistic loss."""
+        """The probability of the label +1, without the uncertainty of f. For the logistic loss it is the sigmoid of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)`. Raises `TypeError` if the loss gives no probabilities.
+        """
         return self.model.loss.probability(self(x))
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """-1 or +1 for every row of x."""
+        """The class of each row, by the sign of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row.
+        """
         check_classifier(self.model.loss)
         return sign(self(x))
 

@@ -37,20 +37,22 @@ MAX_STEPS = 100
 class SVR(AbstractMachine):
     """Support vector regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`.
 
-    Give λ, or `C = 1/(2λ)`; C is 1 if neither is given.
+    The solution `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows inside the tube of half-width ε. For rows outside of it α
+    is ±C, so the influence of outliers is bounded. Train it with [`kernax.condition`][].
 
-    The solution `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε. It is ±C for all
-    rows strictly outside, so the influence of outliers is bounded. C (or λ) may be given per row.
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
+    - `penalty`: λ, one number or one for each row, instead of `C = 1/(2λ)`.
+    - `intercept`: whether to add an intercept b, which is not penalised.
+    - `epsilon`: ε, half the width of the tube, in the unit of y.
     """
 
     kernel: AbstractKernel
-    """The kernel."""
     penalty: Float[Parameter, "*n"] = positive()
-    """λ, one number or one for each row."""
     epsilon: Float[Parameter, ""] = non_negative(scalar=True, unit="y")
-    """ε, half the width of the tube."""
     intercept: bool = eqx.field(static=True, default=True)
-    """Whether there is an intercept b."""
 
     def __init__(
         self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, epsilon: Any = 0.1, intercept: bool = True
@@ -108,18 +110,22 @@ class SVR(AbstractMachine):
 
 
 class SVC(AbstractMachine):
-    """Support vector classification of labels ±1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`, with `C = 1/(2λ)`.
+    """Support vector classification of labels -1 and +1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`.
 
-    α is 0 for rows beyond the margin, `y f > 1`, and `C y` for rows within it or on the wrong side. C (or λ) may be given
-    per row.
+    α is 0 for rows beyond the margin (`y f > 1`), and `C y` for rows within it or on the wrong side. Train it with
+    [`kernax.condition`][]. For several classes see [`kernax.learners.one_against_one`][].
+
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
+    - `penalty`: λ, one number or one for each row, instead of `C = 1/(2λ)`.
+    - `intercept`: whether to add an intercept b, which is not penalised.
     """
 
     kernel: AbstractKernel
-    """The kernel."""
     penalty: Float[Parameter, "*n"] = positive()
-    """λ, one number or one for each row."""
     intercept: bool = eqx.field(static=True, default=True)
-    """Whether there is an intercept b."""
 
     def __init__(self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, intercept: bool = True):
         self.kernel = kernel
@@ -212,7 +218,16 @@ class SupportVectors(AbstractExpansion):
         return jnp.sum(self.support)
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """-1 or +1 at the rows of x."""
+        """The class of each row, by the sign of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row. Raises `TypeError` for an `SVR`.
+        """
         if not isinstance(self.model, SVC):
             raise TypeError("SVR predicts numbers, not classes: call the machine itself, or train an SVC.")
         return sign(self(x))

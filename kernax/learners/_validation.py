@@ -1,4 +1,4 @@
-"""The loss on rows that were not learned from: an objective for machines that have no likelihood."""
+"""The loss on held-out rows: an objective for machines without a likelihood."""
 
 from collections.abc import Callable
 from typing import Any

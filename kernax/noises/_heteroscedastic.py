@@ -131,18 +131,34 @@ class Interpolant(Parametrised):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Anchors:
-    """The fixed part of a [`kernax.noises.Interpolant`][]. It has no parameters: it is part of a model's structure."""
+    """The fixed part of a [`kernax.noises.Interpolant`][], which creates it. It has no parameters.
+
+    **Arguments:**
+
+    - `rows`: the anchors, `(m, d)`.
+    - `kernel`: the kernel that interpolates between them.
+    - `view`: which part of a row the kernel sees; all of it if `None`.
+    - `whitening`: the matrix `L⁻ᵀ` with `L Lᵀ = k(A, A)`.
+    - `digest`: a hash of the numbers above, by which two of these objects are compared.
+    """
 
     rows: Any
     kernel: AbstractKernel
     view: Select | None
-    """Which part of a row the kernel sees; all of it if `None`."""
     whitening: np.ndarray
-    """`L⁻ᵀ`."""
     digest: str
 
     def seen(self, row: Any) -> Any:
-        """The part of the rows, or of one row, that is compared with the anchors."""
+        """The part of each row that is compared with the anchors.
+
+        **Arguments:**
+
+        - `row`: one row, or several.
+
+        **Returns:**
+
+        That part, in the same structure.
+        """
         return row if self.view is None else self.view.view(row)
 
     def __eq__(self, other: object) -> bool:

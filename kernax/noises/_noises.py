@@ -12,7 +12,7 @@ from kernax.rows import Grid, Rows, map_rows, num_rows, take
 
 
 def as_noise(value: Any) -> Any:
-    """Make a noise from what a user may pass as one.
+    """Convert what a user may pass as a noise.
 
     **Arguments:**
 
