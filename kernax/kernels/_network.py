@@ -205,7 +205,7 @@ class NNGP(AbstractNetwork):
 
 
 class NTK(AbstractNetwork):
-    """Neural tangent kernel, `∇f(a)·∇f(b)`, of the networks of [`kernax.kernels.NNGP`][].
+    """Neural tangent kernel, `∇f(a)·∇f(b)`, of the networks of [`kernax.NNGP`][].
 
     Gradient descent with a small step trains an infinitely wide network as regression with this kernel. The gradient is with
     respect to all weights `σ_w w/√m` and biases `σ_b β`, where w and β are standard normal and trained. With K as in `NNGP`:

@@ -101,7 +101,7 @@ class Interpolant(Parametrised):
     - `kernel`: the prior covariance of the function. Its parameters are not fitted. By default `4.0 * kx.Matern52(…)` with a
       lengthscale that suits the anchors. For the logarithm of a noise variance this means that the standard deviation of the
       noise varies by a factor of about e.
-    - `key`, `columns`: which part of each row the function sees, if not all of it; see [`kernax.kernels.Select`][]. The
+    - `key`, `columns`: which part of each row the function sees, if not all of it; see [`kernax.Select`][]. The
       anchors have that part only.
     """
 

@@ -52,7 +52,7 @@ class Known(AbstractNoise):
 
     - `key`: where a row `{key: …}` has its variance, 0 or more; or
     - `column`: the column of an array that has it, counted from 0. The kernel should not see that column: see
-      [`kernax.kernels.Select`][].
+      [`kernax.Select`][].
     """
 
     key: str | None = eqx.field(static=True, default=None)

@@ -27,7 +27,19 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_
 
 
 class KroneckerSystem(AbstractSystem):
-    """A system solved by the eigenvectors of each axis. Another noise costs O(n)."""
+    """A system solved by the eigenvectors of each axis. Another noise costs O(n).
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number.
+    - `vectors`: the eigenvectors of each axis.
+    - `values`: the eigenvalues of each axis.
+    - `outlook`: which jitter other noises would need.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    - `max_jitter`: as in [`kernax.Kronecker`][].
+    """
 
     gram: AbstractGram
     noise: Float[Array, ""]

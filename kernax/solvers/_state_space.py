@@ -103,7 +103,16 @@ class Between(NamedTuple):
 
 
 class StateSpaceSystem(AbstractSystem):
-    """The system `A = L D Lᵀ` with rows in the order of time. Its parts are explained in `_chain.py`."""
+    """The system `A = L D Lᵀ` with rows in the order of time. Its parts are explained in `_chain.py`.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `filtered`: the result of the Kalman filter.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    """
 
     gram: ChainGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]

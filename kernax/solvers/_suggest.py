@@ -78,16 +78,20 @@ class Facts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Suggestion:
-    """A suggested solver and the reason for it. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`."""
+    """A suggested solver and the reason for it. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`.
+
+    **Arguments:**
+
+    - `solver`: the solver, configured.
+    - `reason`: why, in a few sentences.
+    - `memory`: the approximate memory of a fit with several solvers, in bytes. The keys are the code that makes the solver.
+    - `available`: bytes that are available; `None` if that is not known.
+    """
 
     solver: AbstractSolver
-    """The solver, configured."""
     reason: str
-    """Why, in a few sentences."""
     memory: dict[str, int]
-    """The approximate memory of a fit with several solvers, in bytes. The keys are the code that makes the solver."""
     available: int | None
-    """Bytes that are available; `None` if that is not known."""
 
     def __str__(self):
         known = "not known how much is available" if self.available is None else f"{in_gib(self.available)} available"
@@ -99,7 +103,7 @@ class Suggestion:
 
 
 def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool = False) -> Suggestion:
-    """Say which solver suits a model and its data, and why. Nothing is computed, and nothing is chosen for you.
+    """Suggest a solver for a model and its data, with the reason. Nothing is computed or changed.
 
     The answer depends on the number of rows and columns, on the structure of the kernel (a state space, a grid, finitely
     many features, lengthscales), on the noise, and on the memory that is available.
@@ -108,8 +112,8 @@ def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool 
 
     - `model`: a `kx.Model`, or a machine of `kx.learners`.
     - `data`: the dataset.
-    - `ridges`: whether the solver must move to other ridges (`kx.select_ridge`, `kx.l_curve`).
-    - `folds`: whether it must answer k-fold cross-validation (`kx.kfold_mse`).
+    - `ridges`: whether the solver must support other ridges (`kx.select_ridge`, `kx.l_curve`).
+    - `folds`: whether it must support k-fold cross-validation (`kx.kfold_mse`).
 
     **Returns:**
 
