@@ -58,7 +58,7 @@ class PerGroup(Parametrised):
 
     **Arguments:**
 
-    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `key`: the key of the group in a row `{key: …}`. Groups are integers, numbered from 0.
     - `values`: one number for each group.
     """
 

@@ -19,7 +19,7 @@ class PerGroup(AbstractNoise):
 
     **Arguments:**
 
-    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `key`: the key of the group in a row `{key: …}`. Groups are integers, numbered from 0.
     - `variances`: one positive number for each group.
     """
 
@@ -50,8 +50,8 @@ class Known(AbstractNoise):
 
     **Arguments:**
 
-    - `key`: where a row `{key: …}` has its variance, 0 or more; or
-    - `column`: the column of an array that has it, counted from 0. The kernel should not see that column: see
+    - `key`: the key of the variance in a row `{key: …}`. Variances are 0 or more. Or
+    - `column`: the column of an array that contains it, counted from 0. The kernel should not use that column: see
       [`kernax.Select`][].
     """
 

@@ -81,7 +81,7 @@ def log_prior(model: PyTree) -> Float[Array, ""]:
 
 
 def log_jacobian(unconstrained: PyTree) -> Float[Array, ""]:
-    """`log |d constrain(u) / du|`, to sample in the unconstrained space: add it to a log-density of the values.
+    """`log |d constrain(u) / du|`, for sampling in the unconstrained space. Add it to a log-density of the values.
 
     **Arguments:**
 
@@ -162,7 +162,7 @@ def freeze(model: M, where: Callable[[M], Any], *, trainable: M | None = None) -
     - `model`: the model that will be fitted.
     - `where`: a function that picks parameters of the model: `lambda m: m.noise`, a whole part (`lambda m: m.kernel`), or a
         sequence of those.
-    - `trainable`: the answer of an earlier call, to freeze more parameters.
+    - `trainable`: the result of an earlier call, to freeze more parameters.
 
     **Returns:**
 

@@ -21,7 +21,15 @@ from kernax.solvers import result_name, throw_unless
 
 
 class SelectorTable(Mapping[str, RidgeChoice]):
-    """A dict of the choices of `kx.compare_selectors` by name. `print` shows them side by side; `rows` has the numbers."""
+    """The choices of `kx.compare_selectors`, by the name of the criterion: a mapping. Print it to compare them.
+
+    The attribute `rows` has the numbers of the printed table.
+
+    **Arguments:**
+
+    - `choices`: a dict of [`kernax.selection.RidgeChoice`][].
+    - `note`: a remark that is printed below the table.
+    """
 
     def __init__(self, choices: dict[str, RidgeChoice], note: str):
         self.choices = choices
