@@ -58,7 +58,7 @@ def naive_error(values: Any, period: int) -> float:
 
     **Returns:**
 
-    The mean of `|y_t - y_(t - period)|`; NaN if no pair of values is so far apart, or all are equal.
+    The mean of `|y_t - y_(t - period)|`; NaN if there is no such pair of values, or if all values are equal.
     """
     values = np.asarray(values, float)
     apart = np.abs(values[period:] - values[:-period])

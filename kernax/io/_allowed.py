@@ -1,4 +1,4 @@
-"""What a file may name: classes and functions from a list, to which a user may add."""
+"""The classes and functions that a file may refer to: a list, to which users can add their own."""
 
 import dataclasses
 import functools
@@ -44,13 +44,13 @@ def register(thing: Any, *, name: str | None = None) -> Any:
 
     It can also be used as a decorator.
 
-    A file contains only the name. What the name means is up to the program that loads the file. A class must be an Equinox
-    module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
+    A file contains only the name. The program that loads the file decides what the name refers to. A class must be an
+    Equinox module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
 
     **Arguments:**
 
     - `thing`: the class or function.
-    - `name`: its name in files; by default that of its module and its own.
+    - `name`: its name in files; by default the name of its module, a dot, and its own name.
 
     **Returns:**
 

@@ -1,4 +1,4 @@
-"""The file itself: a safetensors file, every byte of which a checksum covers, written whole or not at all.
+"""The file itself: a safetensors file with a checksum of all bytes, written completely or not at all.
 
 The structure and the checksum stand in the metadata of its header. The checksum is that of all bytes of the file, with
 zeros in its own place, so that any tool that reads safetensors reads the arrays, and no byte can change unnoticed.
@@ -25,7 +25,7 @@ _UNKNOWN = "0" * 64
 class FileError(ValueError):
     """Raised if a file cannot be loaded.
 
-    It is damaged, of another kind or a newer version, or contains something that is not allowed.
+    The file is damaged, of another kind or of a newer version, or it contains something that is not allowed.
     """
 
 

@@ -1,4 +1,4 @@
-"""Data of values, slopes and averages. Without targets, the rows alone: where to predict them."""
+"""Data of values, slopes and averages. Without targets, rows at which to predict them."""
 
 from typing import Any, overload
 
@@ -43,7 +43,8 @@ def slopes(x: Any, directions: Any, dy: Any = None) -> Any:
     **Arguments:**
 
     - `x`: points, `(n, d)`.
-    - `directions`: one vector v of d numbers for all points, or one for each, `(n, d)`. A longer vector is a larger slope.
+    - `directions`: one vector v of d numbers for all points, or one for each, `(n, d)`. The slope is proportional to the
+      length of v.
     - `dy`: the slopes, `(n,)`; if not given, the rows alone are returned, to predict at.
 
     **Returns:**
@@ -113,8 +114,8 @@ def averages(points: Any, y: Any = None, *, weights: Any = None) -> Any:
 
     - `points`: q points for each row, `(n, q, d)`.
     - `y`: averages, `(n,)`; if not given, the rows alone are returned, to predict at.
-    - `weights`: of the points, `(q,)` or `(n, q)`; `1/q` if not given. They need not add up to 1, nor be positive: `(1, -1)`
-      observes a difference.
+    - `weights`: the weights w of the points, `(q,)` or `(n, q)`; `1/q` if not given. They need not add up to 1, nor be
+      positive: `(1, -1)` observes a difference.
 
     **Returns:**
 
@@ -147,7 +148,7 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
 
     **Arguments:**
 
-    - `low`, `high`: the ends, `(n, d)`. A column whose ends agree takes no part in the integral.
+    - `low`, `high`: the ends, `(n, d)`. A column with equal ends is not integrated over.
     - `y`: averages, `(n,)`; if not given, the rows alone are returned, to predict at.
     - `nodes`: points in each column. A box of d columns has `nodes**d` points.
 
@@ -180,9 +181,9 @@ def together(*parts: Functionals) -> Functionals: ...
 @overload
 def together(*parts: Data) -> Data: ...
 def together(*parts: Any) -> Any:
-    """Join what several functions of `kx.observe` made: all data, or all rows without targets.
+    """Join several data of `kx.observe`, or several of its rows without targets.
 
-    Rows of one point next to averages of q points take as long as averages.
+    If one part has averages of q points, every row has q points afterwards, so values take as long as averages.
 
     **Arguments:**
 

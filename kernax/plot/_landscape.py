@@ -42,7 +42,7 @@ def landscape(
     - `fit`: a `Fit` from [`kernax.fit`][], with `restarts=` to see where they ended.
     - `first`, `second`: the names of the parameters, such as `"rbf.lengthscale"` or `"rbf.lengthscale[2]"` (see
       [`kernax.kernels.parameter_names`][]), or their paths, such as `"kernel.kernel.lengthscale"`; the end of a name is
-      enough if no other name ends so. The first two parameters if not given.
+      enough if no other name has the same end. The first two parameters if not given.
     - `objective`: what was minimised; negative log priors are added to it, as in `kx.fit`.
     - `num`: places along each axis.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.

@@ -36,7 +36,7 @@ def posterior(
 ) -> Axes:
     """Draw the posterior mean and a band of a model of one input column, with its data and optional samples.
 
-    All outputs are drawn. Masked rows are not drawn. Of more than 4000 rows, evenly spread ones are drawn.
+    All outputs are drawn, and masked rows are not. If there are more than 4000 rows, evenly spaced ones are drawn.
 
     **Arguments:**
 
@@ -45,7 +45,7 @@ def posterior(
     - `num_samples`: how many functions to draw from the posterior. They do not contain noise.
     - `key`: the random key of the samples; required if there are any.
     - `noisy`: draw the band of a new observation instead of the function.
-    - `level`: the probability that the band has at each place, between 0 and 1.
+    - `level`: the probability of the band at each place, between 0 and 1.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**

@@ -26,7 +26,7 @@ def predicted_observed(of: Any, *, level: float = 0.95, target: Any = None, ax: 
     """Draw each observed target against its leave-one-out prediction, with the interval of the prediction.
 
     Points on the diagonal are predicted exactly. The legend has the root mean squared error and R², over all rows. All
-    outputs are drawn; of more than 4000 rows evenly spread ones are.
+    outputs are drawn; if there are more than 4000 rows, evenly spaced ones are drawn.
 
     **Arguments:**
 

@@ -39,12 +39,12 @@ def residuals(of: Any, *, against: Against = "mean", lags: int | None = None, ta
     ringed and counted: about one in twenty if the model is right.
 
     With `"normal"` (a QQ plot) the residuals, each in its own standard deviations, are sorted and drawn against the
-    quantiles of a normal distribution. The band holds each point with probability 0.95 if the rows are independent.
+    quantiles of a normal distribution. The band contains each point with probability 0.95 if the rows are independent.
 
     With `"lag"` the stems are the autocorrelation of the residuals in their own standard deviations, at rows that are so
     many places apart (in the order of x if it is one column, else in the order of the rows). Leave-one-out residuals are
-    correlated even if the model is right: the line is what the model expects, and its band holds each stem with probability
-    0.95 (Bartlett's formula). Stems outside of it are structure that the model misses.
+    correlated even if the model is right: the line shows the correlation that the model expects, and its band contains each
+    stem with probability 0.95 (Bartlett's formula). Stems outside of the band show structure that the model misses.
 
     **Arguments:**
 
@@ -56,7 +56,7 @@ def residuals(of: Any, *, against: Against = "mean", lags: int | None = None, ta
 
     **Returns:**
 
-    The axes. All outputs are drawn; of more than 4000 rows evenly spread ones are drawn and all are counted.
+    The axes. All outputs are drawn. If there are more than 4000 rows, evenly spaced ones are drawn, and all are counted.
     """
     c = check_drawable(of)
     if against not in get_args(Against):

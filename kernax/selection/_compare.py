@@ -1,4 +1,4 @@
-"""All ways of choosing the ridge, side by side."""
+"""The choices of the ridge by all criteria, in one table."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,8 +67,8 @@ def compare_selectors(
 ) -> SelectorTable:
     """Choose the ridge by every criterion that kernax has, print a table and return it.
 
-    All criteria use one eigendecomposition. Each row of the table shows the ridge that a criterion chose, and what all other
-    criteria say about it: degrees of freedom, mean squared residual, norm of the fit, leave-one-out error, GCV and
+    All criteria use one eigendecomposition. Each row of the table shows the ridge that a criterion chose, and all other
+    criteria at that ridge: degrees of freedom, mean squared residual, norm of the fit, leave-one-out error, GCV and
     likelihood. A criterion without an answer shows its status. Not for use inside `jit`.
 
     **Arguments:**

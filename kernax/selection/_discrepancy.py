@@ -1,4 +1,4 @@
-"""The discrepancy principle: the residual should be as large as the noise is known to be."""
+"""The discrepancy principle: the mean squared residual should equal the known variance of the noise."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class Discrepancy(eqx.Module):
     """The ridge at which `‖y - f̂_X‖² = n σ²`, and the status of the search."""
 
     ridge: Float[Array, ""]
-    """NaN if there is none."""
+    """The ridge; NaN if there is none."""
     result: Any
     """How the search ended."""
 
@@ -34,9 +34,9 @@ class Discrepancy(eqx.Module):
 def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> Discrepancy:
     """The discrepancy principle: the ridge at which the mean squared residual equals the variance of the noise.
 
-    The residual grows with the ridge, from what the kernel cannot reach at all to `‖y - μ‖`. So there is one such ridge or
-    none, and none if `n σ² ≥ ‖y - μ‖²`. With several outputs the mean is over them, too. About ten steps, O(n²) each with
-    `Eigh`.
+    The norm of the residual increases with the ridge, up to `‖y - μ‖`. So there is at most one such ridge, and there is none
+    if `n σ² ≥ ‖y - μ‖²`, or if the residual at ridge 0 is larger already. With several outputs the mean is also over
+    outputs. About ten steps, O(n²) each with `Eigh`.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""K-fold cross-validation, exact: from the one factorisation, or by conditioning again without each fold.
+"""Exact k-fold cross-validation: from a single factorisation, or by conditioning again without each fold.
 
 With `alpha = K̃⁻¹(y-μ)`, the residuals of the fold S in the fit without S are `([K̃⁻¹]_SS)⁻¹ alpha_S`: leave-one-out is the
 case of folds of one row. A solver that does not offer these blocks (`StateSpace`, `Vecchia`, `CG`) conditions k times, with
@@ -43,12 +43,12 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     - `c`: a model conditioned on data, with any solver but `Kronecker`, which needs every row.
     - `folds`: the number of folds, or an integer label for each row (rows with one label form a fold). A number cuts the
       rows that count into consecutive folds of equal size, as scikit-learn's `KFold` does.
-    - `key`: a JAX random key: the folds are then random. Sorted rows need one.
+    - `key`: a JAX random key, for random folds. Give one if the rows are sorted.
 
     **Returns:**
 
-    An array in the shape of y; 0 where the data is masked. NaN in a fold that leaves too few rows to learn from: none, or
-    fewer than determine a trend.
+    An array in the shape of y; 0 where the data is masked. NaN in a fold whose removal leaves too few rows: none, or fewer
+    than a trend needs.
     """
     check_conditioned(c)
     return _scattered(c, as_folds(folds, c.data, key))

@@ -33,8 +33,8 @@ class LikelihoodTerms(NamedTuple):
 def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
     """The terms of the log marginal likelihood, one by one. O(n²) after conditioning with a direct solver.
 
-    With a trend, and for splines, it is the restricted likelihood: that of the data's `n - q` orthonormal contrasts that
-    do not see the q functions left free.
+    With a trend, and for splines, it is the restricted likelihood: that of the `n - q` orthonormal contrasts of the data
+    that are orthogonal to the q free functions.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Whether two columns of a table depend on each other."""
+"""Tests whether two columns of a table depend on each other."""
 
 from typing import Any
 
