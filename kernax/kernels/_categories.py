@@ -77,7 +77,12 @@ class Categorical(AbstractKernel):
         return np.array(found)
 
     def matrix(self) -> Float[Array, "levels levels"]:
-        """The kernel of all pairs of categories."""
+        """The kernel of all pairs of categories.
+
+        **Returns:**
+
+        A matrix of shape `(levels, levels)`.
+        """
         if self.correlation is not None:
             return jnp.where(jnp.eye(len(self.levels), dtype=bool), 1.0, self.correlation)
         return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)

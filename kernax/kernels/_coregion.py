@@ -58,11 +58,21 @@ class Coregion(AbstractKernel):
         return self.variances.shape[-1]
 
     def matrix(self) -> Float[Array, "tasks tasks"]:
-        """The covariance of the tasks, `B Bᵀ + diag(v)`."""
+        """The covariance of the tasks, `B Bᵀ + diag(v)`.
+
+        **Returns:**
+
+        A matrix of shape `(number, number)`.
+        """
         return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)
 
     def correlation(self) -> Float[Array, "tasks tasks"]:
-        """The correlation of the tasks."""
+        """The correlation of the tasks.
+
+        **Returns:**
+
+        A matrix of shape `(number, number)`.
+        """
         matrix = self.matrix()
         scale = jnp.sqrt(jnp.diagonal(matrix))
         return matrix / (scale[:, None] * scale)

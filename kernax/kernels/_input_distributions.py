@@ -42,7 +42,12 @@ class NormalInputs:
             raise ValueError(f"NormalInputs needs a finite mean and a positive scale, got {self.mean} and {self.scale}.")
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Evenly spaced points and weights that approximate the distribution, for kernels to rounding accuracy."""
+        """Evenly spaced points and weights that approximate the distribution, accurate to rounding for integrals of kernels.
+
+        **Returns:**
+
+        Points and weights.
+        """
         points = np.linspace(-_REACH, _REACH, _NODES)
         weights = np.exp(-0.5 * points**2)
         return self.mean + self.scale * points, weights / weights.sum()
@@ -89,7 +94,12 @@ class PointInputs:
         object.__setattr__(self, "weights", tuple((weights / weights.sum()).tolist()))
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """The points and their weights."""
+        """The points and their weights, divided by their sum.
+
+        **Returns:**
+
+        Points and weights.
+        """
         return np.asarray(self.points), np.asarray(self.weights)
 
     def quantile(self, level: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -1,9 +1,9 @@
-"""Kernels that are Markov processes of one column: what `kx.StateSpace()` asks for.
+"""Kernels that are Markov processes of one column, for `kx.StateSpace()`.
 
 A process consists of parts that are independent of each other, and each part has a state of a few numbers:
 `f(t) = Σ observation · state(t)`. Over a step of length δ a state becomes `A(δ) state + shock`; the shock has the covariance
 `Q(δ)`. Without data the first state has the covariance P. For a stationary process `P = A P Aᵀ + Q` for every δ. `Q` is
-computed as it stands: the difference `P - A P Aᵀ` loses all digits for small steps.
+computed directly: the difference `P - A P Aᵀ` loses all digits for small steps.
 
 Kernels with finitely many features φ are processes, too: a part of one number for each feature, which never changes and is
 observed with the weight φ(x).
@@ -38,7 +38,7 @@ Transition = Callable[[Float[Array, "*n"]], tuple[Float[Array, "*n p j j"], Floa
 
 @dataclasses.dataclass(frozen=True)
 class Coordinate:
-    """The number of a row that is the time. It is compared by value."""
+    """The number in each row that is the time. Two of these objects are compared by value."""
 
     path: tuple[str | int, ...] = ()
     """Keys of dicts and places in tuples that lead to an array."""
@@ -46,7 +46,16 @@ class Coordinate:
     """The column of that array; `None` if it must have one column only."""
 
     def __call__(self, x: Rows) -> Float[Array, " n"]:
-        """The times of all rows; raises `TypeError` if the array has several columns and none is chosen."""
+        """The times of all rows.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array `(n,)`. Raises `TypeError` if the array has several columns and none is chosen.
+        """
         for step in self.path:
             x = x[step]
         if self.column is None and x.shape[1] != 1:

@@ -168,7 +168,12 @@ class AbstractNetwork(AbstractKernel):
         return scaled(0.5 * (low + high))
 
     def layers(self) -> list[tuple[Float[Array, ""], Float[Array, ""]]]:
-        """Weight and bias variance of every layer, starting with the first."""
+        """Weight and bias variance of every layer, starting with the first.
+
+        **Returns:**
+
+        A list of pairs.
+        """
         count = self.depth + 1
         weights, biases = (jnp.broadcast_to(v, (count,)) for v in (self.weight_variance, self.bias_variance))
         return [(weights[i], biases[i]) for i in range(count)]

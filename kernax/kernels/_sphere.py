@@ -24,6 +24,16 @@ class LatitudeLongitude(eqx.Module):
             raise ValueError(f"the radius of a sphere must be positive, got {self.radius!r}.")
 
     def __call__(self, place: Float[Array, " columns"]) -> Float[Array, " 3"]:
+        """Convert one place.
+
+        **Arguments:**
+
+        - `place`: latitude and longitude in degrees.
+
+        **Returns:**
+
+        A vector `(3,)`.
+        """
         if place.shape != (2,):
             raise ValueError(
                 f"Sphere needs rows of latitude and longitude, got {place.shape[-1]} columns: choose two with "

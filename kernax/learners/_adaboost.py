@@ -27,10 +27,7 @@ _POWER = 0.75
 class AdaBoost(eqx.Module):
     """A classifier fitted by AdaBoost, `F(x) = Σₜ αₜ fₜ(x)`. Call it with new rows.
 
-    Entry t of every array belongs to round t.
-
-    Rounds that did not take place have vote 0, and NaN everywhere else; `num_rounds` is the number of the others. `bounds`
-    is `∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`. It is at least `training_errors`, the share (under D₁) of rows with `yF(x) ≤ 0`.
+    Entry t of every array belongs to round t. Rounds that did not take place have vote 0, and NaN everywhere else.
     """
 
     members: AbstractMembers
@@ -44,17 +41,21 @@ class AdaBoost(eqx.Module):
     normalisers: Float[Array, " t"]
     """`Zₜ = 2√(εₜ(1 - εₜ))`."""
     training_errors: Float[Array, " t"]
+    """The share, under the initial weights D₁, of rows with `yF(x) ≤ 0`."""
     bounds: Float[Array, " t"]
+    """`∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`, an upper bound of `training_errors`."""
     validation_errors: Float[Array, " t"] | None
-    """The share of the validation rows with `yF(x) ≤ 0`; None without such data."""
+    """The share of the validation rows with `yF(x) ≤ 0`; `None` without such data."""
     weights: Float[Array, " n"]
     """The weights with which another round would start. They sum to 1."""
     margins: Float[Array, " n"]
-    """`yᵢF(xᵢ)/Σₜαₜ` from −1 to 1 at the rows of the data: how clear the vote is, negative where it is wrong."""
+    """`yᵢF(xᵢ)/Σₜαₜ` at the rows of the data, from −1 to 1. Positive if the row is classified correctly."""
     num_rounds: Int[Array, ""]
+    """The number of rounds that took place and are kept."""
     result: Any
     """How boosting ended."""
     shapes: Any = eqx.field(static=True)
+    """The shape of one row, to check new rows."""
 
     def __repr__(self):
         if not is_concrete(self.num_rounds) or self.num_rounds.ndim:

@@ -31,6 +31,16 @@ class PolynomialFeatures(eqx.Module):
     constant: bool = eqx.field(static=True, default=False, kw_only=True)
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
+        """The features of one point.
+
+        **Arguments:**
+
+        - `a`: a point, `(d,)`.
+
+        **Returns:**
+
+        A vector.
+        """
         if a.ndim != 1:
             raise ValueError(f"PolynomialFeatures needs a point of shape (d,), got shape {a.shape}.")
         # A factor that is left out stands as a 1 behind the coordinates; products, and no powers, since these have no
@@ -75,6 +85,16 @@ class FourierFeatures(Parametrised):
             )
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
+        """The features of one point.
+
+        **Arguments:**
+
+        - `a`: a point, `(d,)`.
+
+        **Returns:**
+
+        A vector of `2m` numbers.
+        """
         if a.shape != self.frequencies.shape[1:]:
             raise ValueError(
                 f"the frequencies have {self.frequencies.shape[1]} coordinates, but a point has shape {a.shape}."

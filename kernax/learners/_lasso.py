@@ -23,7 +23,7 @@ class LassoFit(AbstractLinearFit):
 
     `kkt_residual` is the largest violation of the optimality conditions: with the correlations `g = Φᵀ(y - Φw)` it is
     `|g_j - (λ/2) sign(w_j)|` where `w_j ≠ 0` and `max(|g_j| - λ/2, 0)` elsewhere, relative to `max |Φᵀy|` (columns and y
-    centred if there is an intercept). `result` depends on it.
+    centred if there is an intercept).
     """
 
     features: Any
@@ -38,6 +38,7 @@ class LassoFit(AbstractLinearFit):
     num_steps: Int[Array, ""]
     """The number of knots of the path that were passed."""
     result: Any
+    """How the computation ended; it depends on `kkt_residual`."""
 
 
 class LassoPath(eqx.Module):

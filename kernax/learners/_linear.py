@@ -19,8 +19,7 @@ FORMS = ("primal", "dual", "saddle_point")
 class LeastSquaresFit(AbstractLinearFit):
     """An ordinary least squares fit: coefficients (q,) or (q, p), and the leverage and residual of every row.
 
-    `leverage` is `ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the weight of row i in its own fitted value. It sums to `rank`, which counts the
-    intercept. If `result` is not `successful`, all numbers except the rank are NaN.
+    If `result` is not `successful`, all numbers except the rank are NaN.
     """
 
     features: Any
@@ -32,12 +31,15 @@ class LeastSquaresFit(AbstractLinearFit):
     residuals: Float[Array, "n *p"]
     """y minus the fitted values."""
     leverage: Float[Array, " n"]
+    """`ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the weight of row i in its own fitted value. Its sum is `rank`."""
     rank: Int[Array, ""]
+    """The numerical rank, which includes the intercept."""
     result: Any
+    """`successful`, or `rank_deficient` if the coefficients are not unique; another status if the data is empty or not finite."""
 
     @property
     def interpolated(self) -> Bool[Array, " n"]:
-        """The rows whose leverage is 1 to rounding: the fit goes through them, and without them has no unique answer."""
+        """The rows whose leverage is 1 up to rounding. The fit goes through them, and is not unique without them."""
         margin = 10 * jnp.finfo(self.leverage.dtype).eps * self.leverage.shape[-1]
         return self.leverage >= 1.0 - margin
 

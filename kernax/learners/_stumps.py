@@ -17,6 +17,7 @@ class Stump(eqx.Module):
     threshold: Float[Array, ""]
     """The threshold."""
     sign: Float[Array, ""]
+    """The value above the threshold, −1 or +1."""
 
 
 class Stumps(AbstractMembers):

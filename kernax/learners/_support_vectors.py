@@ -97,15 +97,41 @@ class SVR(AbstractMachine):
         return squared_error(y, values)
 
     def dual(self, gram: Float[Array, "n n"], data: Data, bound: Float[Array, " n"]) -> Dual:
-        """The dual whose coefficients are at most `bound` in size."""
+        """The dual problem, whose coefficients have a size of at most `bound`.
+
+        **Arguments:**
+
+        - `gram`: the kernel matrix.
+        - `data`: the dataset.
+        - `bound`: the largest size of a coefficient.
+
+        **Returns:**
+
+        A `Dual`.
+        """
         return Dual(gram, data.y, self.epsilon, -bound, bound)
 
     def log_normaliser(self) -> Float[Array, "*n"]:
-        """`log ∫ exp(-loss/2λ) dy = log(2ε + 4λ)`: the loss seen as a likelihood, whose posterior SVR maximises."""
+        """`log ∫ exp(-loss/2λ) dy = log(2ε + 4λ)`: with it the loss is a likelihood, whose posterior `SVR` maximises.
+
+        **Returns:**
+
+        One number.
+        """
         return jnp.log(2.0 * self.epsilon + 4.0 * self.penalty)
 
     def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`max(|y - f| - ε, 0)`."""
+        """The ε-insensitive loss, `max(|y - f| - ε, 0)`.
+
+        **Arguments:**
+
+        - `y`: targets.
+        - `values`: values of the function.
+
+        **Returns:**
+
+        The loss of each row.
+        """
         return jnp.maximum(jnp.abs(y - values) - self.epsilon, 0.0)
 
 
@@ -163,12 +189,33 @@ class SVC(AbstractMachine):
         return self.loss(y, values)
 
     def dual(self, gram: Float[Array, "n n"], data: Data, bound: Float[Array, " n"]) -> Dual:
-        """The dual whose coefficients are at most `bound` in size and have the sign of their label."""
+        """The dual problem, whose coefficients have the sign of their label and a size of at most `bound`.
+
+        **Arguments:**
+
+        - `gram`: the kernel matrix.
+        - `data`: the dataset.
+        - `bound`: the largest size of a coefficient.
+
+        **Returns:**
+
+        A `Dual`.
+        """
         signed = data.y * bound
         return Dual(gram, data.y, jnp.zeros((), gram.dtype), jnp.minimum(signed, 0.0), jnp.maximum(signed, 0.0))
 
     def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`max(1 - y f, 0)`."""
+        """The hinge loss, `max(1 - y f, 0)`.
+
+        **Arguments:**
+
+        - `y`: targets.
+        - `values`: values of the function.
+
+        **Returns:**
+
+        The loss of each row.
+        """
         return jnp.maximum(1.0 - y * values, 0.0)
 
 

@@ -20,6 +20,16 @@ class Zero(Parametrised):
     """The mean 0."""
 
     def __call__(self, a: Any) -> Float[Array, ""]:
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number.
+        """
         return jnp.zeros(())
 
 
@@ -34,6 +44,16 @@ class Constant(Parametrised):
     value: Float[Parameter, "*p"] = real(default=0.0, unit="y")
 
     def __call__(self, a: Any) -> Float[Array, "*p"]:
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number, or p numbers for p outputs.
+        """
         return self.value
 
 
@@ -50,6 +70,16 @@ class Linear(Parametrised):
     intercept: Float[Parameter, "*p"] = real(default=0.0, unit="y")
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, "*p"]:
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number, or p numbers for p outputs.
+        """
         return matmul(a, self.slope) + self.intercept
 
 
@@ -67,10 +97,29 @@ class PerGroup(Parametrised):
 
     def __call__(self, a: Any) -> Float[Array, ""]:
         # As an index, a boolean would be a mask.
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number.
+        """
         return self.values[self._labels(a).astype(int)]
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a level."""
+        """Raise `ValueError` if a row belongs to a group without a level.
+
+        **Arguments:**
+
+        - `x`: rows, as arrays of JAX or NumPy.
+
+        **Returns:**
+
+        `None`.
+        """
         check_labels(self._labels(x), self.values.shape[-1], self._name, "group", has="values")
 
     def levels(self, x: Rows, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, " groups"]:

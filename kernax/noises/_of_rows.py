@@ -31,7 +31,7 @@ class PerGroup(AbstractNoise):
         return self.variances[self._labels(row).astype(int)]
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a variance."""
+        """Raise `ValueError` if a row belongs to a group without a variance."""
         check_labels(self._labels(x), self.variances.shape[-1], self._name, "group", has="variances")
 
     def _labels(self, x: Any) -> Any:

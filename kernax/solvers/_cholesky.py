@@ -113,7 +113,12 @@ class CholeskySystem(AbstractSystem):
         return self._or_nan(derivatives.inverse_diagonal(self.operator, self.raw))
 
     def inverse(self) -> Float[Array, "n n"]:
-        """`A⁻¹`."""
+        """The inverse of A.
+
+        **Returns:**
+
+        A matrix of shape `(n, n)`.
+        """
         return self._or_nan(derivatives.inverse(self.operator, self.raw))
 
     def inverse_blocks(self, rows):
