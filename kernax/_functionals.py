@@ -32,7 +32,7 @@ class Functionals(eqx.Module):
         return jnp.all(self.slope == 0, axis=(-2, -1))
 
     def like(self, known: "Functionals") -> "Functionals":
-        """These rows with as many points as others, and slopes if those have them. `ValueError` if these have more."""
+        """These rows with as many points as `known`, and slopes if `known` has them. `ValueError` if these have more."""
         more = known.x.shape[1] - self.x.shape[1]
         if more < 0 or (self.has_slopes and not known.has_slopes):
             raise ValueError(

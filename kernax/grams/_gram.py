@@ -1,4 +1,4 @@
-"""K over the rows that count. Whoever needs numbers asks for as few as possible.
+"""K over the rows that count. Callers should compute as few of its numbers as possible.
 
 Products are computed tile by tile, in O(n) memory, and since K is symmetric, a tile off the diagonal serves twice: its
 numbers cost more than multiplying by them. Derivatives are JAX's own; each tile is computed again in the backward pass

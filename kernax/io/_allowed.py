@@ -25,7 +25,7 @@ _PACKAGES = tuple(f"kernax.{name}" for name in _NAMES.split())
 """Where kernax's own modules come from; packages above these register what they save."""
 
 # Functions one by one, each of which computes and does nothing else: a file might name any of them, with any arguments, and
-# `jax.numpy.save`, or a fit with a checkpoint, would write where it is told to.
+# `jax.numpy.save`, or a fit with a checkpoint, would write to any path.
 _OBJECTIVES = "gcv kfold_mse log_marginal_likelihood loo_mse loo_negative_log_density negative_log_marginal_likelihood"
 _ACTIVATIONS = """
     celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax mish relu relu6
@@ -84,7 +84,7 @@ def name_of(thing: Any) -> str | None:
 
 
 def named(name: str) -> Any:
-    """What goes by this name; None if nothing that is allowed does."""
+    """The class or function with this name; `None` if no allowed one has it."""
     return _own.get(name, _built_in().get(name))
 
 

@@ -241,7 +241,7 @@ def _gap_1_jvp(primals, tangents):
 
 @jax.custom_jvp
 def geometric_mean(a: Numbers, b: Numbers) -> Numbers:
-    """`√(ab)`, exactly `a` if both are equal; its slope at 0 is said to be 0."""
+    """`√(ab)`, exactly `a` if both are equal; its slope at 0 is defined as 0."""
     return jnp.sqrt(a * b)
 
 

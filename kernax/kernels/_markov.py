@@ -251,7 +251,7 @@ def _product_transition(
 
 
 def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> MarkovProcess | None:
-    """The process of a kernel that sees a function of each row; `None` if it depends on time."""
+    """The process of a kernel of a function of each row; `None` if it depends on time."""
     if process is None or process.coordinate is not None:
         return None
     return dataclasses.replace(process, parts=_viewed_parts(process.parts, view))
@@ -260,7 +260,7 @@ def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> Marko
 def selected(
     process: MarkovProcess | None, columns: tuple[int, ...] | None, place: str | int | None, view: Callable[[Rows], Rows]
 ) -> MarkovProcess | None:
-    """The process of a kernel that sees a part of each row: chosen columns of an array, or a place in a structure."""
+    """The process of a kernel of a part of each row: chosen columns of an array, or a place in a structure."""
     if process is None:
         return None
     parts, inner = _viewed_parts(process.parts, view), process.coordinate

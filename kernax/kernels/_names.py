@@ -64,7 +64,7 @@ def _place(path: Path) -> str:
 
 
 def kernel_labels(model: PyTree) -> dict[Path, str]:
-    """What every kernel in a model is called, by its path: `rbf`, or `(rbf * periodic)` for a product."""
+    """The name of every kernel in a model, by its path: `rbf`, or `(rbf * periodic)` for a product."""
     kernels = _kernels(model, ())
     alike: dict[tuple[str, str], list[Path]] = {}
     for path, kernel in kernels.items():

@@ -263,7 +263,7 @@ def _matern52_jvp(primals, tangents):
 
 
 def check_width(kernel: AbstractKernel, name: str, value: Array, width: int) -> None:
-    """Refuse a vector parameter whose length is not the number of columns: broadcasting would hide the mistake."""
+    """Raise if a vector parameter has another length than the number of columns. Broadcasting would hide the mistake."""
     if value.ndim > 1 or (value.ndim == 1 and value.shape[0] != width):
         raise ValueError(
             f"{type(kernel).__name__}.{name} has shape {value.shape}, but the inputs have {width} columns: "
@@ -272,7 +272,7 @@ def check_width(kernel: AbstractKernel, name: str, value: Array, width: int) -> 
 
 
 def initial_lengthscale(like: Array, x: Array, mask: Array) -> Array:
-    """A share `d/(d+2)` of median distances, in the shape of the lengthscale that they are to replace.
+    """A share `d/(d+2)` of median distances, in the shape of the lengthscale that they replace.
 
     Two rows are typically as far apart as the data is wide; with few columns most functions turn several times on the way
     (and started at the whole distance, a fit may end with all of them taken for noise), with many they do not.

@@ -155,7 +155,7 @@ class TrendSum(AbstractTrend):
 
 
 class FunctionTrend(AbstractTrend):
-    """Functions of a user's own: any callable from one row to a vector of values."""
+    """Functions from the user: any callable from one row to a vector of values."""
 
     function: Callable[[Any], Any] = eqx.field(converter=as_function)
 

@@ -119,7 +119,7 @@ class Bagged(eqx.Module):
 
     @property
     def _without_fits(self) -> "Bagged":
-        """What predicts. The settings of a fit need not hash, which compilation would ask of them."""
+        """The part that predicts. The settings of a fit are left out, since compilation would need their hashes."""
         return dataclasses.replace(self, fits=None)
 
     def _rows(self, x: Any) -> Rows:
@@ -304,7 +304,7 @@ def _safe_members_at(committee: Bagged, x: Rows) -> Float[Array, "b m *p"]:
 
 
 def _mean_over(which: Bool[Array, "b #m"], values: Float[Array, "b m *p"]) -> Float[Array, "m *p"]:
-    """The mean over members, those only that are wanted at each row; NaN where there is none."""
+    """The mean over the members that `which` selects at each row; NaN where there is none."""
     which = which.reshape(which.shape + (1,) * (values.ndim - 2))
     number = jnp.sum(which, axis=0)
     total = jnp.sum(jnp.where(which, values, 0.0), axis=0)

@@ -35,7 +35,7 @@ class LeastSquaresFit(AbstractLinearFit):
     rank: Int[Array, ""]
     """The numerical rank, which includes the intercept."""
     result: Any
-    """`successful`, or `rank_deficient` if the coefficients are not unique; another status if the data is empty or not finite."""
+    """How the computation ended: `rank_deficient` if the coefficients are not unique."""
 
     @property
     def interpolated(self) -> Bool[Array, " n"]:

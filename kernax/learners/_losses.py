@@ -330,7 +330,7 @@ def is_count(y: Float[Array, "..."]) -> Bool[Array, "..."]:
 
 
 class FunctionLoss(AbstractLoss):
-    """A user's own `loss(y, f)` of one row: a function, or a callable Equinox module, whose arrays are parameters."""
+    """A user's loss `loss(y, f)` of one row: a function, or a callable Equinox module, whose arrays are parameters."""
 
     function: Any = eqx.field(converter=as_function)
 

@@ -1,4 +1,4 @@
-"""Several classes by a support vector machine for every pair of them, all from one kernel matrix."""
+"""Classification of several classes with a support vector machine for every pair, all from one kernel matrix."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -61,7 +61,7 @@ def _draw(
 
 
 def as_counts(counts: Any, data: Data, key: Any) -> Int[Array, "b n"]:
-    """Counts of a user's own, checked."""
+    """Check the counts that a user gave."""
     if key is not None:
         raise ValueError(
             "counts= says which rows each member sees, so nothing is drawn at random: give either counts= or key=."

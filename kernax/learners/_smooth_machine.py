@@ -171,7 +171,7 @@ class SmoothMachine(AbstractExpansion):
 
 
 def check_classifier(loss: AbstractLoss) -> None:
-    """Refuse to classify by a function that was not learned from labels."""
+    """Raise `TypeError` if the loss is not one for labels."""
     if not loss.labels:
         raise TypeError(f"{loss!r} is not a loss for labels ±1: call the machine itself, machine(x), for its values.")
 
@@ -183,7 +183,7 @@ def _observed(loss: AbstractLoss, data: Data) -> tuple[Bool[Array, " n"], Bool[A
 
 
 def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str, *, is_likelihood: bool = False) -> None:
-    """Refuse targets that the loss does not know, as far as may be looked at; for a likelihood also a single class."""
+    """Raise if the loss does not allow some targets, or for a likelihood a single class. Traced targets are not checked."""
     if loss.labels:
         check_labels(data, f"{name} with {type(loss).__name__}")
     parts = [leaf for leaf in jax.tree.leaves((loss, data.y, data.mask)) if eqx.is_array(leaf)]
@@ -207,7 +207,7 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str, *
 
 
 def _wanted(loss: AbstractLoss) -> str:
-    """What targets should be and what to do, for the message that refuses one."""
+    """What targets should be and what to do, for the error message."""
     if loss.num_classes is not None:
         return (
             f", only the whole numbers from 0 to {loss.num_classes - 1}, one for each of {loss.num_classes} classes: write "

@@ -1,4 +1,4 @@
-"""What all pictures share: the Axes they are drawn into, colours, and the refusal of what cannot be drawn."""
+"""Common parts of all pictures: axes, colours, and checks of what can be drawn."""
 
 from statistics import NormalDist
 from typing import Any
@@ -15,7 +15,7 @@ from kernax.fitting import Fit
 from kernax.model import Conditioned, check_conditioned, condition
 from kernax.solvers import result_name
 
-# Okabe and Ito's colours, told apart by colour-blind readers; in print, the markers and the styles of lines tell them apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; in print, markers and line styles differ.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#777777"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -105,7 +105,7 @@ def check_drawable(c: Any) -> Conditioned:
 
 
 def check_level(level: float) -> float:
-    """How many standard deviations to each side hold this probability. Raises if it is none."""
+    """Half the width of an interval with this probability, in standard deviations. Raises unless 0 < level < 1."""
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
     return NormalDist().inv_cdf((1 + level) / 2)

@@ -1,4 +1,4 @@
-"""Pictures as SVG inside of an HTML page: text stays text, and lines that are black take the colour of the page's text."""
+"""Pictures as SVG in an HTML page: text stays text, and black lines get the colour of the text of the page."""
 
 import html
 import io

@@ -206,7 +206,7 @@ def _largest_matrix(c: Conditioned, x: Rows) -> int:
 
 
 def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:
-    """New rows; if they are to be observed, the model must know their noise."""
+    """New rows, checked; with `noisy`, the model must know their noise."""
     x = unread_rows(c.model, c.data, x)
     if noisy:
         if not is_per_row(c.model.noise):

@@ -215,7 +215,7 @@ def _by_refits(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
 
 
 def _system_without(c: Conditioned, left_out: Bool[Array, " n"]) -> AbstractSystem:
-    """The System of the rows that count but for some, from what is at hand or prepared again."""
+    """The System without some rows, from the existing factorisation or prepared again."""
     others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)
     system = c.system.restricted(others.mask)
     if system is None:

@@ -1,4 +1,4 @@
-"""Leave-one-out quantities from the one factorisation, instead of n refits.
+"""Leave-one-out quantities from a single factorisation, instead of n refits.
 
 Row i of `K̃⁻¹` knows what happens without point i: with `alpha = K̃⁻¹(y-μ)`, the residual of the fit without i at x_i is
 `alpha_i / [K̃⁻¹]_ii` and the variance of y_i given the others is `1 / [K̃⁻¹]_ii`. The mean function is not refitted.

@@ -158,7 +158,7 @@ def fitted_norm(c: Conditioned) -> Float[Array, "*p"]:
 
 
 def _lowest(scores: Float[Array, "l *k"]) -> Array:
-    """The index of the lowest score along the ridges; what is not a number is none."""
+    """The index of the lowest score along the ridges, ignoring NaN."""
     return jnp.argmin(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
 
 

@@ -113,7 +113,7 @@ def select_ridge(
 def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | None = None) -> Conditioned:
     """The model conditioned so that its noise can be moved, with ridge 1 in place of its own, which may be one that fails.
 
-    The status is not looked at: what follows is compiled while the decomposition runs, and has a status of its own.
+    The status is not checked: what follows is compiled while the decomposition runs, and has a status of its own.
     """
     if not is_common(model.noise):
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
@@ -127,7 +127,7 @@ def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | Non
 def choose(
     c: Conditioned, *bys: Any, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
 ) -> list[RidgeChoice]:
-    """`select_ridge` by one or several criteria, from a factor that is at hand."""
+    """`select_ridge` by one or several criteria, from an existing factorisation."""
     check_one_noise(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     # One program for all criteria that cost O(n²) a ridge.
@@ -181,7 +181,7 @@ def _residuals(c: Conditioned, ridges: Array | None, ridge: Array) -> tuple[Arra
 
 @compiled
 def _minima(c: Conditioned, ridges: Array | None, bys: tuple[Any, ...], table: Folds | None, rule: Rule) -> list[Found]:
-    """Several criteria are compiled together: their search is one loop, in which all are computed and one is looked at."""
+    """Several criteria are compiled together: their search is one loop, in which all are computed and one is used."""
     ridges = increasing_ridges(c, ridges)
     known: dict[str, Any] = {
         "loo": loo_mse,

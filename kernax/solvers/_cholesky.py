@@ -287,7 +287,7 @@ class KnownInverse(derivatives.AbstractRaw):
 
 
 class RawDefinite(derivatives.AbstractRaw):
-    """A itself, factorised again for every question: for small systems that are asked once."""
+    """A itself, factorised again in every call: for small systems that are used once."""
 
     matrix: Float[Array, "n n"]
 
