@@ -235,7 +235,7 @@ def test_names_that_are_not_known_here(tmp_path, registered):
     from kernax.io import _allowed
 
     del _allowed._own["tent"]
-    with pytest.raises(kx.io.FileError, match=r"it\.kx cannot be loaded: it names 'tent', .*kx.io.register"):
+    with pytest.raises(kx.io.FileError, match=r"it\.kx cannot be loaded: it refers to 'tent', .*kx.io.register"):
         kx.load(tmp_path / "it.kx")
 
 
