@@ -307,7 +307,7 @@ def test_h20_known_variances_that_are_none_are_refused_before_tracing():
     ):
         with pytest.raises(ValueError, match=words):
             kx.condition(SUM, kx.Data(x, Y))
-    with pytest.raises(ValueError, match="asks for column 1, but the rows have 1 columns"):
+    with pytest.raises(ValueError, match="uses column 1, but the rows have 1 columns"):
         kx.condition(kx.Model(kx.RBF(), noise=kx.noises.Known(column=1)), kx.Data(TIMES, Y))
     for make, error, words in (
         (lambda: kx.noises.Known(), ValueError, "either a key or a column"),

@@ -110,15 +110,15 @@ class Select(AbstractKernel):
             if not eqx.is_array(x):
                 raise ValueError("Select(columns=…) needs rows that are one array: name a part of the structure with key=.")
             if max(self.columns) >= x.shape[-1]:
-                raise ValueError(f"Select asks for columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
+                raise ValueError(f"Select uses columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
             return x[..., jnp.asarray(self.columns)]
         if self.key is not None:
             if not isinstance(x, dict) or self.key not in x:
                 known = f"the keys {sorted(x)}" if isinstance(x, dict) else "no keys"
-                raise ValueError(f"Select asks for the key {self.key!r}, but the rows have {known}.")
+                raise ValueError(f"Select uses the key {self.key!r}, but the rows have {known}.")
             return x[self.key]
         if self.axis is None or not isinstance(x, tuple | list) or self.axis >= len(x):
-            raise ValueError(f"Select asks for axis {self.axis}: give rows as a tuple with that many parts, or a kx.Grid.")
+            raise ValueError(f"Select uses axis {self.axis}: give rows as a tuple with that many parts, or a kx.Grid.")
         return x[self.axis]
 
 

@@ -107,7 +107,7 @@ class MarkovProcess:
     **Arguments:**
 
     - `coordinate`: which number of a row is the time; `None` if the process does not depend on it.
-    - `parts`: what f is the sum of.
+    - `parts`: the independent parts whose sum is f.
     """
 
     coordinate: Coordinate | None

@@ -1,4 +1,4 @@
-"""Infinitely wide networks: what a random network computes, and how it learns, are kernels.
+"""Kernels of infinitely wide networks: of a random network, and of its training by gradient descent.
 
 `ArcCosine` is one layer, `NNGP` the covariance of a whole random network (Neal 1996; Williams 1997; Lee et al. 2018) and
 `NTK` the kernel under which gradient descent trains it (Jacot et al. 2018). One recursion over `GaussianPair` serves both

@@ -296,4 +296,4 @@ def _named(subset: tuple[int, ...]) -> str:
 
 def _check_one_column(width: int) -> None:
     if width != 1:
-        raise ValueError(f"ZeroMean is a kernel of one column, and the inputs have {width}: write Select(…, columns=0).")
+        raise ValueError(f"ZeroMean is a kernel of one column, but the inputs have {width}: write Select(…, columns=0).")

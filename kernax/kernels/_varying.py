@@ -70,7 +70,7 @@ class ChangePoint(AbstractKernel):
 
     def _switch(self, x: Float[Array, "*n d"]) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
         if self.column >= x.shape[-1]:
-            raise ValueError(f"ChangePoint asks for column {self.column}, but the inputs have {x.shape[-1]} columns.")
+            raise ValueError(f"ChangePoint uses column {self.column}, but the inputs have {x.shape[-1]} columns.")
         t = (x[..., self.column] - self.location) / self.width
         return jax.nn.sigmoid(-t), jax.nn.sigmoid(t)
 

@@ -109,7 +109,7 @@ class Known(AbstractNoise):
 
     def _check_column(self, width: int) -> None:
         if self.column is None or self.column >= width:
-            raise ValueError(f"{self._name} asks for column {self.column}, but the rows have {width} columns.")
+            raise ValueError(f"{self._name} uses column {self.column}, but the rows have {width} columns.")
 
     @property
     def _name(self) -> str:

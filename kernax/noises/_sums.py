@@ -1,4 +1,4 @@
-"""What a noise of a row is, one variance for all rows, and sums."""
+"""The base class of noises, one variance for all rows, and sums."""
 
 import abc
 import functools

@@ -1,4 +1,4 @@
-"""Observed targets against what the other rows predict."""
+"""Observed targets against their predictions from the other rows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Leave-one-out residuals against what was expected of them."""
+"""Pictures of leave-one-out residuals."""
 
 from typing import Any, Literal, get_args
 

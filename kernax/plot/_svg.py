@@ -33,7 +33,7 @@ def inline_svg(draw: Callable[[Figure], Any], name: str, label: str, size: tuple
 
     - `draw`: a function that draws into a matplotlib figure.
     - `name`: what the identifiers inside of the picture begin with; no other picture of the page may have it.
-    - `label`: what the picture shows, for readers who do not see it.
+    - `label`: what the picture shows, for screen readers.
     - `size`: width and height in inches.
 
     **Returns:**

@@ -21,7 +21,7 @@ class LikelihoodTerms(NamedTuple):
     constant: Float[Array, ""]
     """`-(n/2) log 2π`."""
     correction: Float[Array, ""]
-    """What an approximation (`kx.LowRank`) adds to make the sum a lower bound; 0 for exact solvers."""
+    """The term that makes the sum of an approximation (`kx.LowRank`) a lower bound; 0 for exact solvers."""
     standard_error: Float[Array, ""]
     """The standard error of `complexity`, and so of the sum, if random probes estimate it (`kx.CG`); 0 if it is computed.
 

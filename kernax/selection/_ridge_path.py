@@ -47,7 +47,7 @@ class RidgePath(eqx.Module):
     result: Any
     """The status of the factorisation, one for each ridge."""
     fold_mse: Float[Array, "l k"] | None
-    """The mean squared residual in each fold left out, if folds were asked for."""
+    """The mean squared residual in each held-out fold, if `folds` was given."""
     folds: Folds | None
     """The folds; `None` if there are none."""
 

@@ -225,7 +225,7 @@ def factorise_matrix(
 
     **Returns:**
 
-    A System that answers `solve` and `logdet`; it knows no new rows.
+    A System with `solve` and `logdet`. It cannot predict at new rows.
     """
     return Cholesky(max_jitter).prepare(MatrixGram(None, None, mask, masked(matrix, mask)), noise)
 
