@@ -50,7 +50,7 @@ def fits(
       not given; the title then has R².
     - `number`: how many fits are drawn.
     - `level`: the probability of the band.
-    - `columns`: what the columns of x are called; with one column a `kx.tables.Column` gives it units.
+    - `columns`: the names of the columns of x; with one column a `kx.tables.Column` gives it units.
     - `target`: the same for y.
     - `ax`: a list of matplotlib axes, one for each fit that is drawn; a new figure if not given.
 

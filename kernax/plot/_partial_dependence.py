@@ -58,7 +58,7 @@ def partial_dependence(
       averages the function over the rows (at most 100 of them, evenly spread), and the dark band is that of the average.
     - `level`: the probability of the bands at each place.
     - `output`: which column of y to draw.
-    - `columns`: what the columns are called, one name each; or a `kx.tables.Column` each, whose units the picture then has.
+    - `columns`: the names of the columns. With a `kx.tables.Column` for each, the picture has their units.
     - `target`: the same for y.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 

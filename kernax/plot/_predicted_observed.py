@@ -32,7 +32,7 @@ def predicted_observed(of: Any, *, level: float = 0.95, target: Any = None, ax: 
 
     - `of`: a `Conditioned` or a `Fit`.
     - `level`: the probability of each interval.
-    - `target`: what y is called: a name, or a `kx.tables.Column`, whose units the picture then has.
+    - `target`: the name of y. With a `kx.tables.Column` the picture has its units.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**

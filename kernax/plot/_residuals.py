@@ -51,7 +51,7 @@ def residuals(of: Any, *, against: Against = "mean", lags: int | None = None, ta
     - `of`: a `Conditioned` or a `Fit`, with a solver that offers leave-one-out (all but `CG`).
     - `against`: `"mean"`, the leave-one-out prediction; `"index"`, the row; `"normal"`; or `"lag"`.
     - `lags`: the largest lag; a quarter of the rows and at most 40 if not given.
-    - `target`: what y is called: a name, or a `kx.tables.Column`, whose units the picture then has.
+    - `target`: the name of y. With a `kx.tables.Column` the picture has its units.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**

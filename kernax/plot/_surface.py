@@ -36,7 +36,7 @@ def surface(
     - `show`: the posterior mean, or its standard deviation (`"sd"`).
     - `num`: places along each axis.
     - `output`: which column of y to draw.
-    - `columns`: what the columns are called, one name each; or a `kx.tables.Column` each, whose units the picture then has.
+    - `columns`: the names of the columns. With a `kx.tables.Column` for each, the picture has their units.
     - `target`: the same for y.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 

@@ -248,8 +248,8 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
         raise TypeError(
             f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use "
             "kx.Cholesky() or kx.CG(). These kernels have one: Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, "
-            "CubicSpline and ThinPlate of one column; Constant, Linear, Polynomial, Cosine and FeatureMap of any columns; and "
-            "sums, products and multiples of them, if all parts that depend on time use the same column."
+            "CubicSpline and ThinPlate of one column; Constant, Linear, Polynomial, Cosine and FeatureMap of any columns; "
+            "and sums, products and multiples of them, if all parts that depend on time use the same column."
         )
     return process
 
