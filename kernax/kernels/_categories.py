@@ -159,7 +159,8 @@ class Hamming(AbstractKernel):
 
     **Arguments:**
 
-    - `lengthscale`: ℓ, one number or one for each column, in columns that differ.
+    - `lengthscale`: ℓ, one number or one for each column: after about so many differing columns two rows are little
+      correlated.
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0)

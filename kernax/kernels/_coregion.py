@@ -19,7 +19,7 @@ from kernax.parameters import Parameter, positive, real
 
 
 class Coregion(AbstractKernel):
-    """Covariance of tasks, `k(s, t) = [B Bᵀ + diag(v)]_st`, for tasks that are counted from 0.
+    """Covariance of tasks, `k(s, t) = [B Bᵀ + diag(v)]_st`, for tasks that are numbered from 0.
 
     Multiplied by a kernel of the inputs it makes correlated outputs; see [`kernax.kernels.ICM`][]. B has a row of loadings
     for each task, and v has one variance for each task.

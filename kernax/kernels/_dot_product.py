@@ -52,6 +52,8 @@ class Linear(AbstractKernel):
 class Polynomial(AbstractKernel):
     """Polynomial kernel, `(scale · a·b + offset)^degree`: polynomials up to that degree.
 
+    Use it for polynomial regression. Outside of the data the functions grow fast.
+
     **Arguments:**
 
     - `degree`: the degree, a whole number of at least 1. It is not fitted.

@@ -26,7 +26,7 @@ class Graph(AbstractKernel):
     it as ν grows (Borovitskiy et al., 2021). It is divided by the mean of its diagonal, so that the average variance is 1.
     Positive definite. The eigendecomposition is computed once, when the kernel is made: for up to a few thousand nodes.
 
-    Rows are nodes, as integers counted from 0: `Select(Graph(laplacian), key="node")` for rows `{"node": nodes}`.
+    Rows are nodes, as integers from 0 on: `Select(Graph(laplacian), key="node")` for rows `{"node": nodes}`.
 
     **Arguments:**
 

@@ -151,14 +151,14 @@ class OrthogonalAdditive(AbstractKernel):
     single columns, the components are identifiable, and their variances over independent inputs add up: they are the Sobol
     indices of `kx.sensitivity`. In an `Additive` kernel the same function can be divided in many ways. Positive definite.
 
-    `e_q` comes from the recursion `e_q ← e_q + z_k e_(q-1)` over columns. (The formulas of Newton and Girard, by power sums,
-    divide differences of large numbers: with 20 columns in float32 they lose all digits.)
+    `e_q` is computed by the recursion `e_q ← e_q + z_k e_(q-1)` over columns. (The formulas of Newton and Girard subtract
+    large numbers: with 20 columns in float32 they lose all digits.)
 
     `kx.components(c, x)` has one component for each set of columns, in the order of `subsets`.
 
     **Arguments:**
 
-    - `kernels`: a kernel of one column for each column; or one kernel, of which `columns` columns get a copy each.
+    - `kernels`: a kernel of one column for each column; or one kernel, which is copied for each of `columns` columns.
     - `order`: the highest order.
     - `columns`: the number of columns, if one kernel is given.
     - `inputs`: how each column is distributed: [`kernax.kernels.NormalInputs`][], [`kernax.kernels.PointInputs`][] or

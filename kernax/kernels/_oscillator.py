@@ -40,6 +40,8 @@ class SHO(AbstractKernel):
     With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`. Where a > 1, it
     is the same with cosh and sinh. Paths can be differentiated once. It is a kernel of one column.
 
+    Use it for oscillations that are not exactly periodic, such as those of stars or of machines.
+
     **Arguments:**
 
     - `period`: the period of the oscillation without damping. With damping it is `1/β` times as long.

@@ -21,8 +21,9 @@ from kernax.kernels._trends import PolynomialTrend
 class CubicSpline(AbstractKernel):
     """Cubic spline kernel, `|a - b|³ / 12`. Linear functions are left free: they have no prior.
 
-    In one column the fit is the natural cubic smoothing spline, whose norm is `∫ f''²`; the noise is its smoothing
-    parameter. It has no parameters. The kernel is only conditionally definite, so it cannot be a factor of a product.
+    Use it to smooth or interpolate one column without choosing a lengthscale: the fit is the natural cubic smoothing spline,
+    whose norm is `∫ f''²`, and the noise is its smoothing parameter. It has no parameters. The kernel is only conditionally
+    definite, so it cannot be a factor of a product.
     """
 
     def pair(self, a, b):
@@ -44,7 +45,8 @@ class CubicSpline(AbstractKernel):
 class ThinPlate(AbstractKernel):
     """Thin-plate spline kernel, `∝ r^(2·order - d)`, times `log r` for even d, with `r = |a - b|`.
 
-    Polynomials of degree below `order` are left free: they have no prior. The norm is the integral of all squared
+    Use it to smooth or interpolate in one, two or three columns without choosing a lengthscale. Polynomials of degree below
+    `order` are left free: they have no prior. The norm is the integral of all squared
     derivatives of that order, so order 2 in two columns gives the surface with the least bending (`r² log r / 8π`). In one
     column it is the natural spline of degree `2·order - 1`.
 

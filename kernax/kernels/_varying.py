@@ -16,7 +16,7 @@ class ChangePoint(AbstractKernel):
     """One kernel before a point and another one after it: `(1 - σ_a)(1 - σ_b) k_1(a, b) + σ_a σ_b k_2(a, b)`.
 
     `σ_a = 1/(1 + e^(-(a_c - location)/width))` is a switch in column c. Positive definite, since it is the covariance of
-    `(1 - σ)f_1 + σ f_2` with independent functions.
+    `(1 - σ)f_1 + σ f_2` with independent functions. Use it if the behaviour changes at some time or place.
 
     **Arguments:**
 

@@ -20,7 +20,8 @@ class Wendland(AbstractStationary):
 
     With `j = ⌊columns/2⌋ + q + 1`, the polynomials are `p_0 = 1`, `p_1 = 1 + (j+1)r`, `p_2 = 1 + (j+2)r + (j² + 4j + 3)r²/3`
     and `p_3 = 1 + (j+3)r + (6j² + 36j + 45)r²/15 + (j³ + 9j² + 23j + 15)r³/15`. Positive definite in up to `columns`
-    columns. Rows with more columns raise an error. Paths can be differentiated `smoothness` times.
+    columns. Rows with more columns raise an error. Paths can be differentiated `smoothness` times. Use it if distant rows
+    must be exactly independent.
 
     **Arguments:**
 
