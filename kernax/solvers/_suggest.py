@@ -359,7 +359,7 @@ def check_memory(
         return
     facts = facts_of(model, data)
     if facts.is_machine:
-        remedy = "use fewer rows: machines of kx.learners factorise dense matrices"
+        remedy = "use fewer rows, because machines of kx.learners factorise dense matrices"
     else:
         remedy = f"write solver={as_code(suggestion(facts, available, ridges=ridges).solver)}"
         remedy += " (kx.suggest_solver(model, data) says why), or use fewer rows"
