@@ -158,7 +158,8 @@ def bagged(
     repeated rows cost nothing, and all members have the shape of the data. Each member costs O(n³), one at a time in memory.
     Works inside `jit`, `vmap` and `grad`, and is differentiable in the model and the data, unless `fit_members=True`.
 
-    A member that fails does not raise an error (see `Bagged`). An eager call raises `FailedError` if all members fail.
+    A member that fails does not raise an error (see `Bagged`). If all members fail, a call outside of `jit` raises
+    `FailedError`.
 
     **Arguments:**
 

@@ -51,7 +51,7 @@ _MAX_STEPS = 100
 class LatentGP(AbstractMachine):
     """A Gaussian process f with any likelihood: observations `y_i ~ p(y | f(x_i))`, `p = e^-loss / Z`.
 
-    `kx.condition(gp, data)` finds the mode and Laplace's approximation around it: O(n³/3) for each of five to ten steps.
+    `kx.condition(gp, data)` finds the mode and Laplace's approximation around it, in five to ten steps of O(n³/3) each.
     `kx.fit(gp, data)` maximises the approximate marginal likelihood. For a constant level, add `kx.Constant()` to the
     kernel.
 

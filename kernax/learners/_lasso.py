@@ -93,9 +93,9 @@ def lasso(
 ) -> LassoFit:
     """Minimise `½‖y - Φw‖² + (λ/2)‖w‖₁`. scikit-learn's alpha is `λ/(2n)`.
 
-    Exact: the path is followed down to λ, knot by knot (see [`kernax.learners.lasso_path`][] for the cost). Differentiable
-    with respect to λ, y, x and the parameters of the feature map, to any order, by implicit differentiation on the active
-    columns.
+    The solution is exact: the path is followed down to λ, knot by knot (see [`kernax.learners.lasso_path`][] for the cost).
+    Differentiable with respect to λ, y, x and the parameters of the feature map, to any order, by implicit differentiation
+    on the active columns.
 
     **Arguments:**
 
@@ -133,8 +133,8 @@ def lasso_path(
 ) -> LassoPath:
     """The lasso for every penalty of a descending grid, from one walk along the piecewise linear path.
 
-    O(nq²) once, then O(q²) for each knot (where a column enters or leaves) and each penalty. Built on `ΦᵀΦ`: columns that
-    are nearly dependent cost digits; if they cost too many, the status is `stalled`.
+    O(nq²) once, then O(q²) for each knot (where a column enters or leaves) and each penalty. It uses `ΦᵀΦ`, so
+    nearly dependent columns reduce the accuracy. If it becomes too low, the status is `stalled`.
 
     **Arguments:**
 

@@ -134,8 +134,9 @@ def ridge(
     - `features`: a map of one point to a vector; by default the columns of x.
     - `intercept`: add an intercept, which is not penalised.
     - `form`: how it is solved. `"primal"`: `θ = (ΦᵀΦ + λI)⁻¹ Φᵀy`, O(nq² + q³). `"dual"`: `θ = Φᵀ(ΦΦᵀ + λI)⁻¹ y`, O(n²q +
-      n³); if jitter and not λ decides the answer, its status is `singular`. `"saddle_point"`: `[[λI, Φᵀ], [Φ, -I]] [θ; r] =
-      [0; y]`, O((n + q)³), which squares no condition number. By default the cheaper of the first two.
+      n³); if the answer depends on the jitter rather than on λ, the status is `singular`. `"saddle_point"`: `[[λI, Φᵀ], [Φ,
+      -I]] [θ; r] = [0; y]`, O((n + q)³), which does not square the condition number. By default the cheaper of the first
+      two.
     - `throw`: raise an error if there is no solution; with `False` return the status.
 
     **Returns:**

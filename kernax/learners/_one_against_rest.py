@@ -56,8 +56,8 @@ class OneAgainstRest(eqx.Module):
 def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
     """A classifier of several classes from two-class machines: one for each class, against all others.
 
-    All classes have the same shapes, so the program that is compiled for the first class serves the others. Scores of
-    different machines are compared as they are.
+    All classes have the same shapes, so the program that is compiled for the first class is also used for the others.
+    Scores of different machines are compared without rescaling.
 
     **Arguments:**
 

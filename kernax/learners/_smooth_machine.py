@@ -44,7 +44,7 @@ class KernelMachine(AbstractMachine):
     - `loss`: a loss of `kernax.learners`, such as `Huber()`, or a function `loss(y, f)` of one row. By default `Logistic()`,
       which makes it kernel logistic regression for labels -1 and +1.
     - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
-    - `penalty`: λ, one number or one for each row, instead of `C = 1/(2λ)`.
+    - `penalty`: λ = 1/(2C), one number or one for each row. Give either `C` or `penalty`.
     - `intercept`: whether to add an intercept b, which is not penalised.
     - `max_steps`: the largest number of Newton steps.
     """

@@ -44,7 +44,7 @@ class SVR(AbstractMachine):
 
     - `kernel`: the kernel.
     - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
-    - `penalty`: λ, one number or one for each row, instead of `C = 1/(2λ)`.
+    - `penalty`: λ = 1/(2C), one number or one for each row. Give either `C` or `penalty`.
     - `intercept`: whether to add an intercept b, which is not penalised.
     - `epsilon`: ε, half the width of the tube, in the unit of y.
     """
@@ -145,7 +145,7 @@ class SVC(AbstractMachine):
 
     - `kernel`: the kernel.
     - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
-    - `penalty`: λ, one number or one for each row, instead of `C = 1/(2λ)`.
+    - `penalty`: λ = 1/(2C), one number or one for each row. Give either `C` or `penalty`.
     - `intercept`: whether to add an intercept b, which is not penalised.
     """
 
@@ -294,8 +294,8 @@ def support_vectors(
 ) -> SupportVectors:
     """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row.
 
-    Nearly always O(n²) for cheap steps and about ten factorisations of the free rows. If K is singular, an interior-point
-    method factorises the matrix of all rows in each step.
+    It usually takes O(n²) for simple steps, and about ten factorisations of the free rows. If K is singular, an
+    interior-point method factorises the matrix of all rows in each step.
 
     **Arguments:**
 
