@@ -133,10 +133,11 @@ def ridge(
     - `penalty`: λ. With 0 this is least squares, and may be `rank_deficient`.
     - `features`: a map of one point to a vector; by default the columns of x.
     - `intercept`: add an intercept, which is not penalised.
-    - `form`: how it is solved. `"primal"`: `θ = (ΦᵀΦ + λI)⁻¹ Φᵀy`, O(nq² + q³). `"dual"`: `θ = Φᵀ(ΦΦᵀ + λI)⁻¹ y`, O(n²q +
-      n³); if the answer depends on the jitter rather than on λ, the status is `singular`. `"saddle_point"`: `[[λI, Φᵀ], [Φ,
-      -I]] [θ; r] = [0; y]`, O((n + q)³), which does not square the condition number. By default the cheaper of the first
-      two.
+    - `form`: how it is solved; by default the cheaper of the first two.
+        - `"primal"`: `θ = (ΦᵀΦ + λI)⁻¹ Φᵀy`, O(nq² + q³).
+        - `"dual"`: `θ = Φᵀ(ΦΦᵀ + λI)⁻¹ y`, O(n²q + n³). If the answer depends on the jitter rather than on λ, the status is
+          `singular`.
+        - `"saddle_point"`: `[[λI, Φᵀ], [Φ, -I]] [θ; r] = [0; y]`, O((n + q)³). It does not square the condition number.
     - `throw`: raise an error if there is no solution; with `False` return the status.
 
     **Returns:**
