@@ -1,4 +1,4 @@
-"""Turning what users hand over into arrays, and refusing what cannot be one."""
+"""Conversion of what users pass to arrays, with errors for what cannot be converted."""
 
 import operator
 import sys
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether `value` may be looked at: false for what is being traced."""
+    """Whether the numbers of `value` are known: false while it is being traced."""
     return not isinstance(value, jax.core.Tracer)
 
 

@@ -55,14 +55,14 @@ def check_labels(labels: Any, number: int, owner: str, what: str, *, has: str, c
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(
-            f"{owner} has {number} {has}, but row {row} belongs to {what} {labels[row]}: {what}s count from 0 to "
-            f"{number - 1}."
+            f"{owner} has {number} {has}, but row {row} belongs to {what} {labels[row]}: {what}s are numbered "
+            f"from 0 to {number - 1}."
         )
     if counts is None:
         return
     missing = np.setdiff1d(np.arange(number), labels[np.asarray(counts)])
     if missing.size:
         raise ValueError(
-            f"{owner} has {number} {has}, but no row that counts belongs to {what} {missing[0]}: give it a row, or leave "
-            f"the {what} out and count the others from 0 to {number - 2}."
+            f"{owner} has {number} {has}, but no row that counts belongs to {what} {missing[0]}: add such a "
+            f"row, or leave out the {what} and number the others from 0 to {number - 2}."
         )

@@ -50,7 +50,7 @@ def compiled(function: F, *, for_lanes: bool = False, size_of: Callable[[Any], i
 
 
 def compiled_without_copies(function: F, *, size_of: Callable[[Any], int] = longest_axis) -> F:
-    """`compiled`, for functions that hand large arguments on: an array that comes out as it went in is not copied."""
+    """`compiled`, for functions that return large arguments: an array that is returned unchanged is not copied."""
 
     @functools.partial(compiled, size_of=size_of)
     def program(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rows that stay in a file: each computation reads the rows that it asks for.
+"""Rows that stay in a file: each computation reads only the rows that it needs.
 
 A memory-mapped array is entered in a table of this process under a random number, its token. Compiled programs get the token
 as an argument, so that one program serves many files, and read rows by a named target of XLA (`_ffi.py`), or on devices
@@ -33,26 +33,41 @@ _tokens: dict[int, int] = {}
 
 
 class Stored(eqx.Module):
-    """Rows in a file, of which each computation reads some. `kx.Data` makes it from a memory-mapped array.
+    """Rows in a file. Each computation reads only the rows that it needs. `kx.Data` makes it from a memory-mapped array.
 
     It has the shape and the floating type of the array that `kx.rows.take` reads from it. Its numbers have no derivative.
-    The file must not change while it is used. Another process cannot read from it: make the `Data` there again.
+    The file must not change while it is used. Another process cannot read from it: make the `Data` again in that process.
+
+    **Arguments:**
+
+    - `token`: the number of the file in a table of this process.
+    - `mask`: which rows count; `None` if all do. In place of the others, the first row that counts is read.
+    - `stand_in`: the number of that row; -1 if no row counts.
+    - `shape`: the shape of the array.
+    - `dtype`: the floating type in which it is read.
     """
 
     token: Int[Array, ""]
-    """Which file: its number in a table of this process."""
     mask: Bool[Array, " n"] | None
-    """Which rows count. In place of the others, the first of these is read. `None` if all count."""
     stand_in: Int[Array, ""] | None
-    """The first row that counts; -1 if none does."""
     shape: tuple[int, ...] = eqx.field(static=True)
     dtype: Any = eqx.field(static=True)
 
     @classmethod
     def of(cls, array: np.ndarray, dtype: Any) -> "Stored":
-        """The rows of a memory-mapped array, to be read in this floating type."""
+        """The rows of a memory-mapped array.
+
+        **Arguments:**
+
+        - `array`: the array.
+        - `dtype`: the floating type in which to read it.
+
+        **Returns:**
+
+        The rows.
+        """
         if array.shape[0] > 2**30:
-            raise ValueError(f"x has {array.shape[0]} rows, and kernax counts to {2**30}: take a part of them.")
+            raise ValueError(f"x has {array.shape[0]} rows, but kernax supports at most {2**30}: take fewer rows.")
         if id(array) not in _tokens:
             token = secrets.randbelow(2**31)
             _files[token], _tokens[id(array)] = array, token
@@ -65,7 +80,7 @@ class Stored(eqx.Module):
 
     @property
     def rows_at_once(self) -> int:
-        """How many rows are read at once where all are needed one after another."""
+        """How many rows are read at a time if all of them are needed."""
         return max(1, min(self.shape[0], _ENTRIES // max(1, int(np.prod(self.shape[1:])))))
 
     @property
@@ -75,17 +90,44 @@ class Stored(eqx.Module):
         return "a file" if name is None else os.fspath(name)
 
     def astype(self, dtype: Any) -> "Stored":
-        """The same rows, to be read in another floating type."""
+        """The same rows, read in another floating type.
+
+        **Arguments:**
+
+        - `dtype`: the floating type.
+
+        **Returns:**
+
+        The rows.
+        """
         return dataclasses.replace(self, dtype=np.dtype(dtype))
 
     def counting(self, mask: Bool[Array, " n"]) -> "Stored":
-        """The same rows with a copy of the first row that counts in place of those that do not."""
+        """The same rows with a mask. In place of rows that do not count, the first row that counts is read.
+
+        **Arguments:**
+
+        - `mask`: which rows count.
+
+        **Returns:**
+
+        The rows.
+        """
         mask = mask if self.mask is None else mask & self.mask
         first = jnp.where(jnp.any(mask), jnp.argmax(mask), -1)
         return dataclasses.replace(self, mask=mask, stand_in=first.astype(jnp.int32))
 
     def read(self, rows: Any = None) -> Array:
-        """Some rows, or all of them, as an array."""
+        """Read some rows, or all of them.
+
+        **Arguments:**
+
+        - `rows`: their numbers, a slice or a mask; all rows if not given.
+
+        **Returns:**
+
+        An array.
+        """
         n = self.shape[0]
         if rows is None or isinstance(rows, slice):
             rows = np.arange(n)[slice(None) if rows is None else rows]
@@ -116,7 +158,12 @@ class Stored(eqx.Module):
         return jax.lax.platform_dependent(self.token, rows, cpu=by_target, default=by_callback)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """All rows of the file, some after another, as the file has them. Not inside `jit`."""
+        """Iterate over all rows of the file, block by block, in the type of the file. Not inside `jit`.
+
+        **Returns:**
+
+        An iterator over NumPy arrays.
+        """
         file = _file(np.asarray(self.token))
         for begin in range(0, len(file), self.rows_at_once):
             yield file[begin : begin + self.rows_at_once]
@@ -132,8 +179,8 @@ def _file(token: np.ndarray) -> np.ndarray:
     numbers = set(token.reshape(-1).tolist())
     if len(numbers) != 1 or not numbers <= _files.keys():
         raise ValueError(
-            "these rows are in a file that this process has not opened, or in several files: make the kx.Data in this "
-            "process, and one for each file."
+            "these rows are in a file that this process has not opened, or in several files: create a kx.Data for each "
+            "file, in this process."
         )
     # Without NumPy's class for memory maps, which makes indexing slower.
     return np.asarray(_files[numbers.pop()])

@@ -25,27 +25,72 @@ class AbstractBijector(abc.ABC):
 
     @abc.abstractmethod
     def forward(self, unconstrained: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """The parameter's value for an unconstrained number."""
+        """Map unconstrained numbers to values of the parameter.
+
+        **Arguments:**
+
+        - `unconstrained`: an array.
+
+        **Returns:**
+
+        The values, in the same shape.
+        """
 
     @abc.abstractmethod
     def inverse(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """The unconstrained number for a value."""
+        """Map values of the parameter to unconstrained numbers.
+
+        **Arguments:**
+
+        - `value`: an array.
+
+        **Returns:**
+
+        The unconstrained numbers, in the same shape.
+        """
 
     @abc.abstractmethod
     def fault(self, value: np.ndarray) -> str | None:
-        """What `value` must be, for an error message (for example `"finite and positive"`); None if it is valid."""
+        """Check a value, for an error message.
+
+        **Arguments:**
+
+        - `value`: an array.
+
+        **Returns:**
+
+        What the value must be, for example `"finite and positive"`; `None` if it is valid.
+        """
 
     @abc.abstractmethod
     def at_bound(self, value: Float[Array | np.ndarray, "*s"]) -> Bool[Array | np.ndarray, "*s"]:
-        """Whether the value is at an end of its range."""
+        """Whether a value is at an end of its range.
+
+        **Arguments:**
+
+        - `value`: an array.
+
+        **Returns:**
+
+        Booleans, in the same shape.
+        """
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Beyond these unconstrained numbers the value does not change any more. `fit` stays between them."""
+        """The range of unconstrained numbers. Beyond it the value does not change any more, and `fit` does not leave it."""
         return -math.inf, math.inf
 
     def log_jacobian(self, unconstrained: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`log |d value / d unconstrained|`, elementwise. A sampler adds it to the log-density of the value."""
+        """`log |d value / d unconstrained|`, elementwise. A sampler adds it to the log-density of the value.
+
+        **Arguments:**
+
+        - `unconstrained`: an array.
+
+        **Returns:**
+
+        An array of the same shape.
+        """
         _, slope = jax.jvp(self.forward, (unconstrained,), (jnp.ones_like(unconstrained),))
         return jnp.log(jnp.abs(slope))
 

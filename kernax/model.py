@@ -1,4 +1,4 @@
-"""The hub: a kernel and a noise make a `Model`; conditioned on `Data` it answers everything else."""
+"""A `Model` (kernel, noise and mean), and a `Conditioned`: the model with data, for all predictions and scores."""
 
 import abc
 import dataclasses
@@ -45,7 +45,7 @@ _LOOK = 2**16
 
 
 class AbstractModel(Parametrised):
-    """What `condition` takes and `fit` fits: a kernel, and how an answer is made of it and of data.
+    """Base class of what `condition` and `fit` accept: a kernel with a way to solve for data.
 
     `Model` is kernel ridge regression and the Gaussian process; `kernax.learners` has machines for other losses.
     """
@@ -55,28 +55,64 @@ class AbstractModel(Parametrised):
     @property
     @abc.abstractmethod
     def is_per_row(self) -> bool:
-        """Whether a parameter is given for each row, and so belongs to one dataset only."""
+        """Whether a parameter is given per row. The model then fits one dataset only."""
 
     @abc.abstractmethod
     def check(self, data: Data, caller: str) -> None:
-        """Raise if the model cannot be conditioned on this data, as far as that can be seen before tracing."""
+        """Raise an error if the model cannot be conditioned on this data, as far as that can be checked before tracing.
+
+        **Arguments:**
+
+        - `data`: the dataset.
+        - `caller`: the function that the user called, for the message.
+        """
 
     @abc.abstractmethod
     def conditioned(self, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> "AnyConditioned":
-        """`condition` without its checks. Where not `finite`, the data has been replaced by zeros."""
+        """`condition` without its checks.
+
+        **Arguments:**
+
+        - `data`: the dataset. If it is not finite, its numbers have been replaced by zeros.
+        - `finite`: whether the dataset is finite, a traced boolean.
+        - `solver`: the solver.
+
+        **Returns:**
+
+        A conditioned model.
+        """
 
     def conditioned_now(self, data: Data, solver: AbstractSolver) -> "AnyConditioned":
-        """`condition` outside of every trace: by one compiled program, unless a model has a shorter way."""
+        """`condition` outside of any trace: one compiled program, unless a model has a faster way.
+
+        **Arguments:**
+
+        - `data`: the dataset.
+        - `solver`: the solver.
+
+        **Returns:**
+
+        A conditioned model.
+        """
         return _condition(self, data, solver)
 
     @abc.abstractmethod
     def initialised(self, data: Data) -> "AbstractModel":
-        """This model with starting values that suit the data, before they are moved into the parameters' bounds."""
+        """This model with starting values that suit the data, before they are moved into the bounds of the parameters.
+
+        **Arguments:**
+
+        - `data`: the dataset.
+
+        **Returns:**
+
+        A model of the same structure.
+        """
 
 
 @runtime_checkable
 class AnyConditioned(Protocol):
-    """What every conditioned model has, as fields or properties."""
+    """The fields or properties that every conditioned model has: `model`, `data`, `result` and `jitter`."""
 
     @property
     def model(self) -> Any: ...
@@ -126,7 +162,7 @@ class Model(AbstractModel):
     def conditioned(self, data, finite, solver):
         trend = trend_of(self)
         if trend is not None and not solver.solves:
-            raise TypeError(f"a trend needs all rows, and {solver!r} computes with a part of them: leave out part=.")
+            raise TypeError(f"a trend needs all rows, but {solver!r} uses only some of them: leave out part=.")
         noise, sound = _finite_noise(noise_values(self.noise, data.x, data.dtype), finite)
 
         def gram(mask: Bool[Array, " n"]) -> AbstractGram:
@@ -179,19 +215,25 @@ def _finite_or(value: Array, otherwise: float) -> Array:
 
 
 class Conditioned(eqx.Module):
-    """A model that has seen data, which every quantity of kernax is a function of.
+    """A model conditioned on data, by [`kernax.condition`][]. Predictions and scores are functions of it.
 
-    All its numbers have the data's floating type.
+    All its numbers have the floating type of the data.
+
+    **Arguments:**
+
+    - `model`: the model.
+    - `data`: the dataset.
+    - `system`: the prepared System `A = K + noise·I`, with the methods `solve`, `logdet`, `mean`, `variance` and more.
+    - `residual`: `y - mean`, 0 in masked rows.
+    - `solution`: `A⁻¹ (y - mean)`, and the numbers that predictions are made from.
+    - `solver`: the solver.
     """
 
     model: Model
     data: Data
     system: AbstractSystem
-    """`A = K + noise·I`, prepared: it answers `solve`, `logdet`, `mean`, `variance` and more."""
     residual: Float[Array, "n *p"]
-    """`y - mean`, 0 in masked rows."""
     solution: Solution
-    """`A⁻¹ (y - mean)`, and what predictions are made from."""
     solver: AbstractSolver
 
     @property
@@ -206,12 +248,12 @@ class Conditioned(eqx.Module):
 
     @property
     def ok(self) -> Bool[Array, "..."]:
-        """Whether there are numbers behind `result`; one per dataset in a batch."""
+        """Whether conditioning gave usable numbers; one per dataset in a batch."""
         return is_usable(self.result)
 
     @property
     def jitter(self) -> Float[Array, "..."]:
-        """What had to be added to the diagonal to factorise it, beyond the noise; with `kx.Vecchia()`, at the most."""
+        """The jitter that was added to the diagonal, in addition to the noise; with `kx.Vecchia()`, the largest."""
         return jnp.maximum(self.system.jitter, self.solution.jitter)
 
     def __repr__(self):
@@ -230,20 +272,20 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
 
 
 def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bool = True) -> Any:
-    """Condition a model on data: solve for everything that predictions and scores are made from.
+    """Condition a model on data. Predictions and scores are then functions of the result.
 
     **Arguments:**
 
     - `model`: a `kx.Model`, or a machine of `kx.learners`. It is cast to the data's floating type.
     - `data`: the dataset.
-    - `solver`: a strategy, such as `kx.Eigh()`; `kx.Cholesky()` if not given, O(n³).
+    - `solver`: a configured solver, such as `kx.Eigh()`; `kx.Cholesky()` if not given, O(n³).
     - `throw`: raise `FailedError` if the system cannot be solved; with `False` the status is in `result`. Inside `jit`,
-      `grad` and `vmap` nothing raises.
+      `grad` and `vmap` no error is raised.
 
     **Returns:**
 
-    A `Conditioned`, or the machine's own answer. Raises `MemoryError` if the solver keeps dense matrices that do not fit
-    into the memory that is available, before anything is allocated; see `kx.suggest_solver`.
+    A `Conditioned`; for a machine of `kx.learners`, its own class of results. Raises `MemoryError` if the solver keeps dense
+    matrices that do not fit into the memory that is available, before anything is allocated; see `kx.suggest_solver`.
     """
     check_model_and_data(model, data, "condition")
     if solver is not None and not isinstance(solver, AbstractSolver):
@@ -268,9 +310,17 @@ def _how_it_went(conditioned: Any) -> str:
 
 
 def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None = None) -> AbstractSolver:
-    """The solver with its data-dependent choices made for this model and data: what `fit` asks for in each round.
+    """The solver with its data-dependent choices made for this model and data. `fit` calls it in each round.
 
-    `part` is about how many random rows are enough for an estimate of the likelihood.
+    **Arguments:**
+
+    - `solver`: a solver.
+    - `model`, `data`: the model and the dataset.
+    - `part`: about how many random rows are enough for an estimate of the likelihood; all rows if not given.
+
+    **Returns:**
+
+    A solver; the same one if it makes no such choices.
     """
     if not has_choices(solver):
         return solver
@@ -281,7 +331,7 @@ def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int 
 
 
 def has_choices(solver: AbstractSolver) -> bool:
-    """Whether the solver makes choices that depend on the data, which `settled` asks for."""
+    """Whether the solver makes choices that depend on the data, by its method `settled`."""
     return type(solver).settled is not AbstractSolver.settled
 
 
@@ -310,7 +360,7 @@ def check_model_and_data(model: Any, data: Any, caller: str) -> None:
 
 
 def check_model(model: Any, caller: str) -> None:
-    """Raise `TypeError` if `model` is not a model, and say where it is if something that holds one was given."""
+    """Raise `TypeError` if `model` is not a model. If it is an object that contains one, the message says where."""
     if isinstance(model, AbstractModel):
         return
     remedy = "write kx.Model(kernel, noise=…)"
@@ -320,9 +370,9 @@ def check_model(model: Any, caller: str) -> None:
 
 
 def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
-    """Raise `ValueError` if kernel or mean do not know some rows, such as a label out of range.
+    """Raise `ValueError` if the kernel or the mean does not accept some rows, such as a label out of range.
 
-    Silent on what is traced. For rows to learn from, `counts` is which of them count: each label must be in one of them.
+    Traced rows are not checked. For training rows, `counts` is the mask: each label must occur in a row that counts.
     """
     check_rows(model.kernel, x, counts)
     check_mean(getattr(model, "mean", None), x)
@@ -367,17 +417,17 @@ def _flagged(system: AbstractSystem, sound: Bool[Array, ""]) -> AbstractSystem:
 
 
 def recondition(c: Any, noise: Any) -> Conditioned:
-    """The same model and data with another noise (ridge), from the factorisation that is at hand.
+    """The same model and data with another noise (ridge), from the existing factorisation.
 
     **Arguments:**
 
     - `c`: a model conditioned with a solver that can move to another noise: `kx.condition(model, data, kx.Eigh())`, or
       `LowRank`, `StateSpace`, `Kronecker`. O(n²) for `Eigh`.
-    - `noise`: one number, not negative. Many at once under `jax.vmap`, which share the factorisation.
+    - `noise`: one number, 0 or more. Under `jax.vmap` many noises share the factorisation.
 
     **Returns:**
 
-    A `Conditioned` with that noise. Its status is in `result`: nothing raises for numbers.
+    A `Conditioned` with that noise. Its status is in `result`: a numerical failure raises no error.
     """
     check_conditioned(c)
     if is_concrete(noise) and not np.all(np.asarray(noise) >= 0):
@@ -391,7 +441,7 @@ def recondition(c: Any, noise: Any) -> Conditioned:
 def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     """Condition on more rows: O(n²) for each with `Cholesky`, O(n) for all of them with `StateSpace`.
 
-    For rows that keep coming at the end of a series, see `kx.posterior.stream`: O(1) for each.
+    For a stream of rows at the end of a series, see `kx.posterior.stream`: O(1) for each row.
 
     **Arguments:**
 
@@ -402,8 +452,8 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
 
     **Returns:**
 
-    A `Conditioned` on all rows, old and new, with the same numbers as conditioning again. Jitter stays as it was: if new
-    rows need more, the result is `not_positive_definite`.
+    A `Conditioned` on all rows, old and new, with the same numbers as conditioning again. The jitter does not change: if
+    the new rows need more, the result is `not_positive_definite`.
     """
     check_conditioned(c)
     new = Data(x, y)
@@ -417,7 +467,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     if new.y.shape[1:] != c.data.y.shape[1:]:
         raise ValueError(f"y has shape {new.y.shape}, but the model was conditioned on targets of shape {c.data.y.shape}.")
     if is_per_row(c.model.noise) != (noise is not None):
-        raise ValueError("extend needs noise= for the new rows if the model's noise is given per row, and only then.")
+        raise ValueError("give noise= for the new rows if the model's noise is given per row, and leave it out otherwise.")
     extra = None if noise is None else jnp.broadcast_to(jnp.asarray(noise, c.data.dtype), (new.n,))
     return _extend(c, new, extra)
 

@@ -34,9 +34,31 @@ class Normal:
         _check_positive(self, "sd")
 
     def __call__(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The log-density, elementwise.
+
+        **Arguments:**
+
+        - `value`: values of the parameter.
+
+        **Returns:**
+
+        An array of the same shape.
+        """
         return -0.5 * ((value - self.mean) / self.sd) ** 2 - math.log(self.sd) - 0.5 * math.log(2 * math.pi)
 
     def sample(self, key: Key[Array, ""], shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+        """Draw random values.
+
+        **Arguments:**
+
+        - `key`: a JAX random key.
+        - `shape`: the shape of the array.
+        - `dtype`: its floating type.
+
+        **Returns:**
+
+        An array.
+        """
         return self.mean + self.sd * jax.random.normal(key, shape, dtype)
 
 
@@ -56,10 +78,32 @@ class LogNormal:
         _check_positive(self, "sd")
 
     def __call__(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The log-density, elementwise.
+
+        **Arguments:**
+
+        - `value`: values of the parameter.
+
+        **Returns:**
+
+        An array of the same shape.
+        """
         log = jnp.log(value)
         return -0.5 * ((log - self.mean) / self.sd) ** 2 - log - math.log(self.sd) - 0.5 * math.log(2 * math.pi)
 
     def sample(self, key: Key[Array, ""], shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+        """Draw random values.
+
+        **Arguments:**
+
+        - `key`: a JAX random key.
+        - `shape`: the shape of the array.
+        - `dtype`: its floating type.
+
+        **Returns:**
+
+        An array.
+        """
         return jnp.exp(self.mean + self.sd * jax.random.normal(key, shape, dtype))
 
 
@@ -78,9 +122,31 @@ class HalfNormal:
         _check_positive(self, "scale")
 
     def __call__(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The log-density, elementwise.
+
+        **Arguments:**
+
+        - `value`: values of the parameter.
+
+        **Returns:**
+
+        An array of the same shape.
+        """
         return -0.5 * (value / self.scale) ** 2 - math.log(self.scale) + 0.5 * math.log(2 / math.pi)
 
     def sample(self, key: Key[Array, ""], shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+        """Draw random values.
+
+        **Arguments:**
+
+        - `key`: a JAX random key.
+        - `shape`: the shape of the array.
+        - `dtype`: its floating type.
+
+        **Returns:**
+
+        An array.
+        """
         return self.scale * jnp.abs(jax.random.normal(key, shape, dtype))
 
 
@@ -102,10 +168,32 @@ class Gamma:
         _check_positive(self, "rate")
 
     def __call__(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The log-density, elementwise.
+
+        **Arguments:**
+
+        - `value`: values of the parameter.
+
+        **Returns:**
+
+        An array of the same shape.
+        """
         a, b = self.concentration, self.rate
         return (a - 1) * jnp.log(value) - b * value + a * math.log(b) - math.lgamma(a)
 
     def sample(self, key: Key[Array, ""], shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+        """Draw random values.
+
+        **Arguments:**
+
+        - `key`: a JAX random key.
+        - `shape`: the shape of the array.
+        - `dtype`: its floating type.
+
+        **Returns:**
+
+        An array.
+        """
         return jax.random.gamma(key, self.concentration, shape, dtype) / self.rate
 
 

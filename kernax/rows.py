@@ -1,4 +1,4 @@
-"""What a row of input is (an array, a structure of arrays, a grid, rows in a file), and how rows are checked and taken."""
+"""Rows of inputs: arrays, structures of arrays, grids and rows in files; checks of them, and functions that take some."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ class Grid(eqx.Module):
 
     axes: tuple[Rows, ...]
     names: tuple[str, ...] | None = eqx.field(static=True, default=None)
-    """The keys of the axes, if they were given as a dict."""
+    """The keys of the axes if they were given as a dict; otherwise `None`."""
 
     def __init__(self, axes: Any):
         self.names = tuple(axes) if isinstance(axes, dict) else None
@@ -59,7 +59,7 @@ class Grid(eqx.Module):
 
     @property
     def keys(self) -> tuple[int | str, ...]:
-        """What the axes go by: their names, or 0, 1, 2, …"""
+        """The names of the axes; 0, 1, 2, … if they have none."""
         return tuple(range(len(self.axes))) if self.names is None else self.names
 
     @property
@@ -68,11 +68,21 @@ class Grid(eqx.Module):
         return tuple(num_rows(axis) for axis in self.axes)
 
     def rows(self) -> Rows:
-        """All points, one after another: a tuple or dict of rows with `prod(shape)` rows each."""
+        """All points of the grid, one after another.
+
+        **Returns:**
+
+        A tuple or dict of rows, `prod(shape)` of each.
+        """
         return self._written_out(lambda leaf, at: leaf[at])
 
     def with_labels(self) -> Any:
-        """The same, but only labels are written out, on the host; numbers stay as they are on their axis."""
+        """Like `rows`, but only labels are repeated for all points. Numbers stay as they are on their axis.
+
+        **Returns:**
+
+        A tuple or dict of rows.
+        """
         return self._written_out(lambda leaf, at: np.asarray(leaf)[at] if is_label(leaf) and is_concrete(leaf) else leaf)
 
     def _written_out(self, taken: Callable[[Any, np.ndarray], Any]) -> Any:
@@ -90,7 +100,7 @@ def _as_axis(axis: Any, name: str) -> Rows:
 
 
 def as_rows(x: Any, name: str, one: str = "") -> Rows:
-    """Rows from what a user gives, or an error that says what to write.
+    """Convert what a user gives to rows, or raise an error that says what to write.
 
     A bare array becomes floating point. Inside a structure (dict, tuple, list of arrays, dataclass, Equinox module)
     integers and booleans keep their type: they are labels, not numbers to compute with. A memory-mapped array of two or more
@@ -99,8 +109,8 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
     **Arguments:**
 
     - `x`: an `(n, d)` array, a structure of arrays, or a `Grid`.
-    - `name`: what to call it in errors.
-    - `one`: when a vector would mean a single point, for the error about vectors.
+    - `name`: its name in error messages.
+    - `one`: when a vector would be a single point, for the error about vectors.
 
     **Returns:**
 
@@ -112,14 +122,13 @@ def as_rows(x: Any, name: str, one: str = "") -> Rows:
         if dataclasses.is_dataclass(x):
             raise TypeError(
                 f"{name} is a {type(x).__name__}, which is not registered with JAX as a structure of arrays: register "
-                f"the class with "
-                "jax.tree_util.register_dataclass."
+                "the class with jax.tree_util.register_dataclass."
             )
         x = _stored(x, name) if isinstance(x, np.memmap) and x.ndim > 1 else as_floats(x, name)
         if x.ndim < 2:
             remedy = f"write {name}[:, None]" if x.ndim == 1 else f"write {name}.reshape(1, 1)"
             remedy += f" ({name}[None, :] if {one})" if one and x.ndim == 1 else ""
-            raise ValueError(f"{name} has shape {x.shape}; kernax wants (n, d): {remedy}.")
+            raise ValueError(f"{name} has shape {x.shape}; kernax needs (n, d): {remedy}.")
         return x
     return jax.tree.map(lambda leaf: _as_leaf(leaf, f"a leaf of {name}"), x, is_leaf=_is_one_array)
 
@@ -129,12 +138,30 @@ def _stored(x: np.memmap, name: str) -> Stored:
 
 
 def is_bare(x: Any) -> bool:
-    """Whether `x` is one array (or becomes one) rather than a structure of arrays."""
+    """Whether x is one array, or can be converted to one, rather than a structure of arrays.
+
+    **Arguments:**
+
+    - `x`: what a user gave as rows.
+
+    **Returns:**
+
+    A boolean.
+    """
     return is_written_out(x) or jax.tree_util.all_leaves([x])
 
 
 def leaves_of(x: Any) -> list[Any]:
-    """What becomes an array each, in what a user gives as rows; for a grid, the leaves of its axes."""
+    """The parts of x that become one array each.
+
+    **Arguments:**
+
+    - `x`: what a user gave as rows.
+
+    **Returns:**
+
+    A list; for a grid, of the parts of its axes.
+    """
     return [x] if is_bare(x) else jax.tree.leaves(x, is_leaf=_is_one_array)
 
 
@@ -143,12 +170,30 @@ def _is_one_array(x: Any) -> bool:
 
 
 def arrays_of(x: Any) -> list[Any]:
-    """The arrays of some rows, which may be `Stored`; for a grid, those of its axes."""
+    """The arrays of some rows.
+
+    **Arguments:**
+
+    - `x`: rows.
+
+    **Returns:**
+
+    A list of arrays, which may be `Stored`; for a grid, those of its axes.
+    """
     return jax.tree.leaves(x, is_leaf=is_stored)
 
 
 def is_on_disk(x: Any) -> bool:
-    """Whether some numbers of the rows are in a file, so that few rows should be asked for at a time."""
+    """Whether some numbers of the rows are in a file, so that few rows should be read at a time.
+
+    **Arguments:**
+
+    - `x`: rows.
+
+    **Returns:**
+
+    A boolean.
+    """
     return any(is_stored(leaf) for leaf in arrays_of(x))
 
 
@@ -173,7 +218,16 @@ def _as_leaf(leaf: Any, name: str) -> Any:
 
 
 def is_label(leaf: Any) -> bool:
-    """Whether a leaf of the rows holds labels (integers, booleans), which are not computed with."""
+    """Whether an array of the rows contains labels (integers or booleans) instead of numbers to compute with.
+
+    **Arguments:**
+
+    - `leaf`: an array.
+
+    **Returns:**
+
+    A boolean.
+    """
     return not jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
@@ -197,13 +251,32 @@ def as_row_dtype(x: Any, dtype: Any, like: Any = None) -> Any:
 
 
 def row_dtype(*rows: Rows) -> Any:
-    """The floating type of all numbers in some rows; JAX's default if there are only labels."""
+    """The floating type of all numbers in some rows.
+
+    **Arguments:**
+
+    - `rows`: one or several sets of rows.
+
+    **Returns:**
+
+    A dtype; the default of JAX if there are only labels.
+    """
     leaves = [leaf for leaf in arrays_of(rows) if not is_label(leaf)]
     return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
 
 
 def num_rows(x: Any, name: str = "x") -> int:
-    """The number of rows, common to all arrays in `x`."""
+    """The number of rows.
+
+    **Arguments:**
+
+    - `x`: rows, all of whose arrays have the same number of rows.
+    - `name`: its name in error messages.
+
+    **Returns:**
+
+    A whole number. Raises `ValueError` if the arrays have different numbers of rows.
+    """
     if isinstance(x, Grid):
         return math.prod(x.shape)
     sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in arrays_of(x)}
@@ -213,7 +286,17 @@ def num_rows(x: Any, name: str = "x") -> int:
 
 
 def take(x: Rows, rows: Any = None) -> Rows:
-    """Some rows, or all of them; those of a grid are written out, and those in a file are read."""
+    """Some rows, or all of them, as arrays in memory.
+
+    **Arguments:**
+
+    - `x`: rows. The points of a grid are written out, and rows in a file are read.
+    - `rows`: the numbers of the rows; all of them if not given.
+
+    **Returns:**
+
+    The rows.
+    """
     every = x.rows() if isinstance(x, Grid) else x
 
     def taken(leaf: Any) -> Any:
@@ -225,7 +308,17 @@ def take(x: Rows, rows: Any = None) -> Rows:
 
 
 def some_rows(x: Rows, most: int) -> Any:
-    """Row numbers for a look at the data: at most `most` evenly spaced ones if rows are in a file, else all (`None`)."""
+    """Numbers of evenly spaced rows, to look at a part of data that is in a file.
+
+    **Arguments:**
+
+    - `x`: rows.
+    - `most`: the largest number of rows.
+
+    **Returns:**
+
+    The numbers; `None`, which means all rows, if nothing is in a file.
+    """
     if not is_on_disk(x):
         return None
     n = num_rows(x)
@@ -233,7 +326,19 @@ def some_rows(x: Rows, most: int) -> Any:
 
 
 def check_rows_finite(x: Rows, name: str, counts: Array | None = None, remedy: str = "drop them") -> None:
-    """Raise if a row that counts has a NaN or an infinity; silent on traced rows. Rows in a file are read in blocks."""
+    """Raise `ValueError` if a row that counts has a NaN or an infinite value. Traced rows are not checked.
+
+    **Arguments:**
+
+    - `x`: rows. Rows in a file are read in blocks.
+    - `name`: its name in the message.
+    - `counts`: which rows count; all of them if not given.
+    - `remedy`: what to do, for the message.
+
+    **Returns:**
+
+    `None`.
+    """
     for leaf in arrays_of(x):
         if not is_stored(leaf):
             check_finite(leaf, name, counts, remedy)
@@ -244,7 +349,18 @@ def check_rows_finite(x: Rows, name: str, counts: Array | None = None, remedy: s
 
 
 def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> None:
-    """Raise `ValueError` if rows differ from known ones in structure, width or kind: broadcasting would hide it."""
+    """Raise `ValueError` if rows differ from known ones in structure, width or kind. Broadcasting would hide such mistakes.
+
+    **Arguments:**
+
+    - `rows`: new rows.
+    - `known`: the rows to compare with.
+    - `name`, `known_name`: their names in the message.
+
+    **Returns:**
+
+    `None`.
+    """
     if isinstance(known, Functionals) and isinstance(rows, Functionals):
         # An average of many points goes with values and slopes at one.
         known, rows = known.x[:, 0], rows.x[:, 0]
@@ -300,7 +416,17 @@ def map_rows(function: Callable[[Rows], Any], x: Rows, width: int) -> Any:
 
 
 def in_blocks(x: Rows, size: int) -> Rows:
-    """Rows cut into blocks of `size`, the last one filled up with copies of the first row."""
+    """Cut rows into blocks.
+
+    **Arguments:**
+
+    - `x`: rows in memory.
+    - `size`: the number of rows in each block.
+
+    **Returns:**
+
+    Rows with a leading axis over blocks. Copies of the first row fill up the last block.
+    """
 
     def cut(leaf: Array) -> Array:
         padding = jnp.broadcast_to(leaf[:1], (-leaf.shape[0] % size, *leaf.shape[1:]))
@@ -310,5 +436,14 @@ def in_blocks(x: Rows, size: int) -> Rows:
 
 
 def rows_at_once(x: Rows) -> int:
-    """How many rows to ask for at a time where all are needed one after another: all, unless they are in a file."""
+    """How many rows to read at a time if all are needed, one block after another.
+
+    **Arguments:**
+
+    - `x`: rows.
+
+    **Returns:**
+
+    A whole number; the number of all rows unless they are in a file.
+    """
     return min([leaf.rows_at_once for leaf in arrays_of(x) if is_stored(leaf)], default=num_rows(x))

@@ -229,7 +229,7 @@ def test_h52_labels_that_the_model_does_not_know_are_named_before_tracing():
     model = kx.Model(icm(kx.RBF()), noise=0.1)
     c = kx.condition(model, data)
     outside = {"x": NEW, "task": np.array([0, 3, 1])}
-    known = "Coregion(key='task') has 3 tasks, but row 1 belongs to task 3: tasks count from 0 to 2."
+    known = "Coregion(key='task') has 3 tasks, but row 1 belongs to task 3: tasks are numbered from 0 to 2."
 
     def refused(words, ask, *arguments, **options):
         with pytest.raises(ValueError) as error:

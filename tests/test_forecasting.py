@@ -150,7 +150,7 @@ def test_a_constant_series_is_forecast_by_its_value():
     ("call", "message"),
     [
         (lambda: Seasonal(periods=0.5), "more than 1"),
-        (lambda: Seasonal(12, {"nose": kx.priors.LogNormal()}), "no prior 'nose'"),
+        (lambda: Seasonal(12, {"nose": kx.priors.LogNormal()}), "unknown name 'nose'"),
         (lambda: Seasonal(12, {"noise": kx.priors.Normal()}), "must be a kx.priors.LogNormal"),  # pyright: ignore
         (lambda: Seasonal(12, spread=0.0), "spread must be"),
         (lambda: forecast(np.ones((3, 2)), 2), "one axis"),
@@ -160,9 +160,9 @@ def test_a_constant_series_is_forecast_by_its_value():
         (lambda: forecast([1.0, 2.0], 0), "horizon"),
         (lambda: forecast([1.0, 2.0], 2, model=kx.RBF()), "Seasonal"),  # pyright: ignore
         (lambda: forecast_many([1.0, 2.0], 2), "put a single series into a list"),
-        (lambda: forecast_many({}, 2), "no series"),
+        (lambda: forecast_many({}, 2), "series is empty"),
         (lambda: backtest_many([made(0)[:9]], 4, model=MODEL), "no series is long enough"),
-        (lambda: Seasonal().fit_priors([made(0)]), "several series"),
+        (lambda: Seasonal().fit_priors([made(0)]), "two series or more"),
         (lambda: kx.forecasting.Forecast(np.ones(1), np.ones(1), "").interval(95), "between 0 and 1"),
     ],
 )

@@ -135,7 +135,7 @@ def test_what_predicts_from_its_targets_is_not_saved_without_them(tmp_path):
     table = tables.fit_table({"x": X[:, 0], "y": Y}, "y", max_steps=2)
     many = tables.fit_table_many({"x": X[:, 0], "y": Y, "g": [0, 1] * 6}, "y", "g", max_steps=2)
     for value, where in ((table, r"TableFit\.fit"), (table.fit, "Fit"), (many, "ManyTableFits")):
-        with pytest.raises(TypeError, match=f"^{where} predicts from its targets"):
+        with pytest.raises(TypeError, match=f"^{where} needs its targets to predict"):
             kx.save(tmp_path / "it.kx", value, targets=False)
     assert not (tmp_path / "it.kx").exists()
 
@@ -215,7 +215,9 @@ def registered():
 def test_a_kernel_of_ones_own(tmp_path, registered):
     path = tmp_path / "it.kx"
     model = kx.Model(kx.Warp(Tent(width=2.0), wrinkled), 0.1)
-    with pytest.raises(TypeError, match=r"Model.kernel.kernel is a .*Tent, which is not saved: call kx.io.register\(Tent\)"):
+    with pytest.raises(
+        TypeError, match=r"Model.kernel.kernel is a .*Tent, which cannot be saved: call kx.io.register\(Tent\)"
+    ):
         kx.save(path, model)
     assert registered(Tent) is Tent
     with pytest.raises(TypeError, match=r"Model.kernel.transform.function is a .*kx.io.register\(f, name='…'\)"):
@@ -233,7 +235,7 @@ def test_names_that_are_not_known_here(tmp_path, registered):
     from kernax.io import _allowed
 
     del _allowed._own["tent"]
-    with pytest.raises(kx.io.FileError, match=r"it\.kx cannot be loaded: it names 'tent', .*kx.io.register"):
+    with pytest.raises(kx.io.FileError, match=r"it\.kx cannot be loaded: it refers to 'tent', .*kx.io.register"):
         kx.load(tmp_path / "it.kx")
 
 
@@ -248,7 +250,7 @@ def test_a_class_defined_anew_takes_its_own_place(registered):
     ("thing", "name", "message"),
     [
         (3, None, "takes a class or a function"),
-        (lambda x: x, None, "has no name of its own"),
+        (lambda x: x, None, "has no name by which"),
         (wrinkled, "kernax.kernels.RBF", "is taken"),
         (wrinkled, "jax.nn.mine", "is taken"),
         (object, None, "no declared fields"),

@@ -342,7 +342,7 @@ REFUSED = {
     "one class of two": (learners.LatentGP(GP, learners.Bernoulli()), np.zeros(N), ValueError, "one class only"),
     "one label": (learners.GPClassifier(GP), np.ones(N), ValueError, "one class only"),
     "one grade": (learners.LatentGP(GP, learners.Ordinal(3)), np.ones(N), ValueError, "one class only"),
-    "a machine": (learners.KernelMachine(GP, learners.Softmax(3)), CLASSES, TypeError, "take learners.LatentGP"),
+    "a machine": (learners.KernelMachine(GP, learners.Softmax(3)), CLASSES, TypeError, "use learners.LatentGP"),
 }
 
 

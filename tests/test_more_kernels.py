@@ -163,7 +163,7 @@ def test_h52_an_unseen_category_is_named_with_the_remedy():
         (lambda: kernels.Graph(PATH)(X), r"nodes as integers: write Select\(Graph"),
         (lambda: kernels.Graph(PATH).check(np.array([1, 7])), "row 1 is node 7.*Leave out"),
         (lambda: kernels.Sphere(kx.RBF())(points(4, d=3)), "latitude and longitude"),
-        (lambda: kernels.Additive(kx.RBF(), 3, columns=2), "at most that"),
+        (lambda: kernels.Additive(kx.RBF(), 3, columns=2), "order of at most 2"),
         (lambda: kernels.Additive(kx.RBF(), 2), "the number of columns"),
         (lambda: kernels.Additive(kx.RBF(), 2, columns=3)(X), "inputs have 2"),
     ],

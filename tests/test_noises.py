@@ -100,7 +100,7 @@ def test_a_module_of_ones_own_is_fitted_and_a_function_is_taken():
     assert "noise.logs" in str(kx.report(fit))
     plain = kx.condition(model(lambda row: 0.1 + 0.4 * row["task"]), data)
     np.testing.assert_allclose(kx.log_marginal_likelihood(plain), dense(0.1 + 0.4 * GROUPS)[0], rtol=1e-10)
-    with pytest.raises(ValueError, match=r"is called with one row returns one number, got shape \(1,\)"):
+    with pytest.raises(ValueError, match=r"must return one number for one row, got shape \(1,\)"):
         kx.condition(model(lambda row: row["x"] ** 2), data)
 
 
@@ -117,7 +117,7 @@ def test_h52_what_the_noise_does_not_know_is_refused_before_tracing():
     data = kx.Data(X, Y)
     c = kx.condition(PER_GROUP, data)
     wrong = {"x": TIMES, "task": np.where(np.arange(40) == 7, 2, GROUPS)}
-    words = r"has 2 variances, but row 7 belongs to group 2: groups count from 0 to 1"
+    words = r"has 2 variances, but row 7 belongs to group 2: groups are numbered from 0 to 1"
     for ask in (kx.condition, kx.fit):
         with pytest.raises(ValueError, match=words):
             ask(PER_GROUP, kx.Data(wrong, Y))
@@ -293,7 +293,7 @@ def test_sums_of_any_noises_are_read_row_by_row():
 def test_h20_known_variances_that_are_none_are_refused_before_tracing():
     known = kx.noises.Known("variance")
     wrong = {"x": TIMES, "variance": np.where(np.arange(40) == 7, -0.1, ERRORS)}
-    words = r"noises.Known\('variance'\) takes variances, which are not negative, but row 7 has -0.1"
+    words = r"noises.Known\('variance'\) needs variances of 0 or more, but row 7 has -0.1"
     for ask in (kx.condition, kx.fit, lambda m, d: kx.fit_many(m, [d])):
         with pytest.raises(ValueError, match=words):
             ask(SUM, kx.Data(wrong, Y))
@@ -307,7 +307,7 @@ def test_h20_known_variances_that_are_none_are_refused_before_tracing():
     ):
         with pytest.raises(ValueError, match=words):
             kx.condition(SUM, kx.Data(x, Y))
-    with pytest.raises(ValueError, match="asks for column 1, but the rows have 1 columns"):
+    with pytest.raises(ValueError, match="uses column 1, but the rows have 1 columns"):
         kx.condition(kx.Model(kx.RBF(), noise=kx.noises.Known(column=1)), kx.Data(TIMES, Y))
     for make, error, words in (
         (lambda: kx.noises.Known(), ValueError, "either a key or a column"),
@@ -484,10 +484,10 @@ def test_bad_functions_and_anchors_are_refused_before_tracing():
         (lambda: kx.fit_many(many, [(x, y)]), ValueError, "dataset 0: .*" + shape),
         (with_noise(kx.noises.Heteroscedastic(kx.noises.Interpolant(np.zeros((3, 2))))), ValueError, "2 columns"),
         (with_noise(kx.noises.Heteroscedastic(kx.noises.Interpolant(ANCHORS, key="x"))), ValueError, "the key 'x'"),
-        (lambda: kx.noises.Heteroscedastic(0.1), TypeError, "a function or a callable Equinox module"),
+        (lambda: kx.noises.Heteroscedastic(0.1), TypeError, "a function of one point, or a callable Equinox module"),
         (lambda: kx.noises.Heteroscedastic(lambda row: row[0], floor=0.0), ValueError, "floor must be a number between"),
         (lambda: kx.noises.Heteroscedastic(lambda row: row[0], variance=-1.0), ValueError, "positive"),
-        (lambda: kx.noises.Interpolant(ANCHORS[:, 0]), ValueError, r"kernax wants \(n, d\)"),
+        (lambda: kx.noises.Interpolant(ANCHORS[:, 0]), ValueError, r"kernax needs \(n, d\)"),
         (lambda: kx.noises.Interpolant(ANCHORS, kx.kernels.CubicSpline()), TypeError, "not a spline"),
         (lambda: kx.noises.Interpolant({"x": ANCHORS}), ValueError, "give kernel="),
         (lambda: jax.jit(lambda a: kx.noises.Interpolant(a).weights)(ANCHORS), TypeError, "outside of jit"),

@@ -261,7 +261,7 @@ def test_wrong_input_is_named():
         o.averages_between([[0.0], [1.0]], [[1.0], [0.0]])
     with pytest.raises(ValueError, match="are 65536 points"):
         o.averages_between(np.zeros((1, 4)), np.ones((1, 4)), nodes=16)
-    with pytest.raises(TypeError, match="together joins"):
+    with pytest.raises(TypeError, match="together needs"):
         o.together(o.values(X), o.values(X, np.zeros(5)))
     with pytest.raises(ValueError, match="columns"):
         o.together(o.values(X), o.values(X[:, :1]))

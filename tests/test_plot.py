@@ -342,7 +342,7 @@ def test_traced_numbers_are_refused(model, data):
         plot.posterior(kx.condition(eqx.tree_at(lambda m: m.noise, model, noise), data))
         return noise
 
-    with pytest.raises(TypeError, match="outside jit"):
+    with pytest.raises(TypeError, match="outside of jit"):
         jax.jit(drawn)(0.1)
 
 

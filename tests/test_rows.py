@@ -130,7 +130,7 @@ def test_what_cannot_be_rows_is_refused():
         place: object
 
     for x, error, words in (
-        (np.zeros(3), ValueError, r"x has shape \(3,\); kernax wants \(n, d\): write x\[:, None\]"),
+        (np.zeros(3), ValueError, r"x has shape \(3,\); kernax needs \(n, d\): write x\[:, None\]"),
         ({"a": np.zeros((3, 1)), "b": np.zeros(2)}, ValueError, "one common number of rows"),
         ({"a": np.zeros((3, 1)), "b": np.float64(1.0)}, ValueError, "one common number of rows"),
         ({}, ValueError, "one common number of rows"),

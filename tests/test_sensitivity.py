@@ -252,7 +252,7 @@ def test_several_outputs_in_float32_and_a_function_that_does_not_vary():
         (lambda: kernels.PointInputs([1.0, 2.0], [0.0, 0.0]), "one that is positive"),
         (lambda: kernels.uniform_inputs(1.0, 1.0), "the lower one first"),
         (lambda: kernels.ZeroMean(kx.RBF(), NORMAL)(X), "of one column"),
-        (lambda: kernels.OrthogonalAdditive(kx.RBF(), 3, columns=2), "at most that"),
+        (lambda: kernels.OrthogonalAdditive(kx.RBF(), 3, columns=2), "order of at most 2"),
         (lambda: kernels.OrthogonalAdditive(kx.RBF(), 1, columns=2, variance=[1.0]), "from 0 on"),
         (lambda: kernels.OrthogonalAdditive(kx.RBF(), 2, columns=2, inputs=[NORMAL] * 3), "give one for each"),
         (lambda: kernels.OrthogonalAdditive(kx.RBF(), 2, columns=2, inputs=X), "rows of 2 columns"),

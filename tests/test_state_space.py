@@ -388,7 +388,7 @@ def test_a_selected_part_that_is_not_there_is_refused():
         (kx.Select(kx.Matern32(), key="t"), {"s": X}),
         (kx.Select(kx.Matern32(), axis=1), (X,)),
     ):
-        with pytest.raises(ValueError, match="Select asks for"):
+        with pytest.raises(ValueError, match="Select uses"):
             kx.condition(kx.Model(kernel, 0.1), kx.Data(x, Y), kx.StateSpace())
 
 

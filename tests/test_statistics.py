@@ -122,7 +122,7 @@ def test_components_are_those_of_scikit_learn():
 def test_samples_are_refused_with_a_reason():
     with pytest.raises(ValueError, match="two rows or more"):
         statistics.mmd(kx.RBF(), X, X[:1])
-    with pytest.raises(ValueError, match="pair by pair"):
+    with pytest.raises(ValueError, match="as many rows in x as in y"):
         statistics.hsic(kx.RBF(), X, kx.RBF(), X[:5])
     with pytest.raises(ValueError, match="number of rows"):
         statistics.kernel_pca(kx.RBF(), X, 13)

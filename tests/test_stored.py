@@ -181,7 +181,9 @@ def test_a_part_of_the_conditionals_estimates_the_likelihood_and_predicts_from_a
 def test_what_cannot_be_done_with_rows_in_a_file_is_refused(on_disk, tmp_path):
     data = kx.Data(on_disk(X), Y)
     fit = kx.fit(MODEL, data, max_steps=2)
-    with pytest.raises(TypeError, match=r"Fit.data.x stays in its own file \(.*x.npy\), and is not saved: save the model"):
+    with pytest.raises(
+        TypeError, match=r"Fit.data.x is stored in its own file \(.*x.npy\), so it cannot be saved: save the model"
+    ):
         kx.save(tmp_path / "fit.kx", fit)
     with pytest.raises(TypeError, match="condition on all rows again"):
         kx.extend(kx.condition(MODEL, data), NEW, np.zeros(40))

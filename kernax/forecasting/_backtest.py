@@ -21,20 +21,22 @@ _SHOWN = 10
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Backtest:
-    """Forecasts from several origins of each series, beside what was observed. `print` shows the scores.
+    """Forecasts from several origins of each series, with the observed values. `print` shows the scores.
 
-    To score the forecasts of another method on the same origins, put them in place of these:
+    To score the forecasts of another method at the same origins, replace these forecasts by them:
     `dataclasses.replace(backtest, mean=…, sd=…)`.
     """
 
     keys: tuple[Hashable, ...]
     """The name of the series of each forecast."""
     origins: Int[np.ndarray, " b"]
-    """How many steps of the series each forecast was made from."""
+    """How many steps of the series each forecast is based on."""
     observed: Float[np.ndarray, "b horizon"]
-    """What was observed afterwards; NaN where a value is missing."""
+    """The values observed afterwards; NaN where a value is missing."""
     mean: Float[np.ndarray, "b horizon"]
+    """The means of the forecasts."""
     sd: Float[np.ndarray, "b horizon"]
+    """The standard deviations of the forecasts."""
     unit: Float[np.ndarray, " b"]
     """The error of the seasonal naive forecast in the rows before the origin: MASE and CRPS are in this unit."""
     results: tuple[str, ...]
@@ -79,7 +81,7 @@ class Backtest:
         return {name: _mean(values) for name, values in self.table().items() if name not in ("series", "origins")}
 
     def spread(self, level: float = 0.8) -> float:
-        """By how much standard deviations are too small: times this, the intervals of this level cover as they should.
+        """The factor by which standard deviations are too small: with it, intervals of this level have the right coverage.
 
         **Arguments:**
 
@@ -130,10 +132,10 @@ def backtest_many(
     executor: Executor | None = None,
     progress: bool = False,
 ) -> Backtest:
-    """Forecast each series from several origins inside it, and score the forecasts with what came next.
+    """Forecast each series from several origins inside it, and score the forecasts with the values that followed.
 
-    The model is fitted anew for every series and origin, all by one call of `fit_many`. The last origin leaves `horizon`
-    steps to compare with.
+    The model is fitted again for every series and origin, all by one call of `fit_many`. After the last origin the series
+    has `horizon` more steps.
 
     **Arguments:**
 
@@ -147,7 +149,7 @@ def backtest_many(
     **Returns:**
 
     A [`kernax.forecasting.Backtest`][]. Series with fewer values before the first origin than two periods and two steps are
-    left out, and named in its `too_short`; raises `ValueError` if no series is left.
+    left out and listed in its `too_short`. Raises `ValueError` if all series are too short.
     """
     model, every = checked_model(model), series_of(series)
     horizon, origins = whole_number(horizon, "horizon"), whole_number(origins, "origins")

@@ -69,7 +69,7 @@ def forecast_many(
     executor: Executor | None = None,
     progress: bool = False,
 ) -> dict[Hashable, Forecast]:
-    """Forecast many series: each has a fit of its own, and all fits are made by one call of `fit_many`.
+    """Forecast many series. Each has its own fit, and one call of `fit_many` makes all fits.
 
     **Arguments:**
 

@@ -58,7 +58,7 @@ def naive_error(values: Any, period: int) -> float:
 
     **Returns:**
 
-    The mean of `|y_t - y_(t - period)|`; NaN if no pair of values is so far apart, or all are equal.
+    The mean of `|y_t - y_(t - period)|`; NaN if there is no such pair of values, or if all values are equal.
     """
     values = np.asarray(values, float)
     apart = np.abs(values[period:] - values[:-period])
@@ -69,5 +69,5 @@ def naive_error(values: Any, period: int) -> float:
 def half_width(level: float) -> float:
     """Half the width of the central interval of this probability, in standard deviations."""
     if not 0 < level < 1:
-        raise ValueError(f"level is a probability between 0 and 1, got {level!r}.")
+        raise ValueError(f"level must be a probability between 0 and 1, got {level!r}.")
     return float(ndtri(0.5 + 0.5 * level))

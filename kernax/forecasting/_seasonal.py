@@ -52,9 +52,10 @@ class Seasonal:
     """A model of one series: a line, a random walk, a smooth trend, a season for each period, a short-term part, and noise.
 
     The kernel is a fixed sum, so no structure is searched. Its parameters have log-normal priors that were fitted to many
-    series, so even a short series gets sensible ones (the idea of G. Corani, A. Benavoli and M. Zaffalon, *Time series
-    forecasting with Gaussian processes needs priors*, 2021). The model is meant for standardised values (mean 0, standard
-    deviation 1) at times that count steps, with 0 in the middle: [`kernax.forecasting.forecast`][] converts a series.
+    series, so they have sensible values even for a short series (the idea of G. Corani, A. Benavoli and M. Zaffalon, *Time
+    series forecasting with Gaussian processes needs priors*, 2021). The model is meant for standardised values (mean 0,
+    standard deviation 1) at times that count steps, with 0 in the middle: [`kernax.forecasting.forecast`][] converts a
+    series.
 
     The kernel is `Linear + Matern12 (a random walk) + Matern52 (trend) + Σ Periodic · Matern12 + Matern12 (short-term)`. The
     factor `Matern12` lets each season change slowly.
@@ -63,9 +64,9 @@ class Seasonal:
 
     - `periods`: the periods in steps, such as 12 for months, or `(24, 168)` for hours; a number or several. `()` for no
       season. Periods are not fitted.
-    - `priors`: the priors by name, where they differ from the default: `slope` (variance of the line, per squared step),
+    - `priors`: a dict of the priors that differ from the default, by name: `slope` (variance of the line, per squared step),
       `walk` (variance of one step of the random walk), `trend_variance`, `trend_lengthscale` (steps), `season_variance`,
-      `season_lengthscale` (that of `Periodic`), `season_memory` (after how many periods a season has changed),
+      `season_lengthscale` (that of `Periodic`), `season_memory` (the number of periods over which a season changes),
       `short_variance`, `short_lengthscale` (steps), `noise`.
       Each is a `kx.priors.LogNormal`. [`kernax.forecasting.Seasonal.fit_priors`][] measures them on series of your own.
     - `spread`: standard deviations of forecasts are multiplied by it, because a fitted model does not know how uncertain its
@@ -82,7 +83,7 @@ class Seasonal:
             raise ValueError(f"periods must be numbers of steps, each more than 1, got {self.periods!r}.")
         object.__setattr__(self, "periods", tuple(values.tolist()))
         if unknown := [name for name in self.priors if name not in _MEASURED]:
-            raise ValueError(f"there is no prior {unknown[0]!r}: the names are {', '.join(_MEASURED)}.")
+            raise ValueError(f"priors has the unknown name {unknown[0]!r}: the names are {', '.join(_MEASURED)}.")
         for name, prior in self.priors.items():
             if not isinstance(prior, LogNormal):
                 raise TypeError(f"the prior of {name} must be a kx.priors.LogNormal, got {prior!r}.")
@@ -111,7 +112,7 @@ class Seasonal:
         return model
 
     def trainable(self) -> Model:
-        """Which parameters are fitted: those with a prior. Periods are held, and so is what makes a walk of a `Matern12`.
+        """Which parameters are fitted: those with a prior. Periods and the lengthscale of the random walk are fixed.
 
         **Returns:**
 
@@ -125,7 +126,7 @@ class Seasonal:
         return freeze(self.model(), held)
 
     def solver(self, rows: int) -> AbstractSolver:
-        """The solver that suits series of so many rows.
+        """The solver for series of a given length.
 
         **Arguments:**
 
@@ -140,8 +141,8 @@ class Seasonal:
     def fit_priors(self, series: Any, *, max_steps: int = 100, progress: bool = False) -> "Seasonal":
         """Measure the priors on many series (empirical Bayes).
 
-        Fits the model to each series with the current priors made wide. The mean and the standard deviation of the logarithm
-        of each fitted parameter make the new prior.
+        Fits the model to each series with wider priors. The new prior of a parameter has the mean and the standard deviation
+        of the logarithms of its fitted values.
 
         **Arguments:**
 
@@ -155,12 +156,12 @@ class Seasonal:
         """
         every = list(series_of(series).values())
         if len(every) < 2:
-            raise ValueError("fit_priors needs several series: one says nothing of how series differ.")
+            raise ValueError("fit_priors needs two series or more: a single one does not show how series differ.")
         wide = Seasonal(self.periods, {name: LogNormal(prior.mean, _WIDE) for name, prior in self.priors.items()})
         fits = fit_series(wide, [rows_of(standardised(values)[0]) for values in every], max_steps, progress)
         usable = np.isfinite(np.asarray(fits.value))
         if usable.sum() < 2:
-            raise ValueError("the model could be fitted to fewer than two of the series: see kx.forecasting.forecast_many.")
+            raise ValueError("fewer than two of the series could be fitted: kx.forecasting.forecast_many reports why.")
         logs: dict[str, list[np.ndarray]] = {}
         for name, unit, where in _places(self.periods):
             logs.setdefault(name, []).append(np.log(np.asarray(where(fits.model), float)[usable] / unit))

@@ -15,7 +15,7 @@ def one_series(values: Any, name: str) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must hold numbers: {error}.") from None
     if values.ndim != 1:
-        raise ValueError(f"{name} has shape {values.shape}; a series has one axis, with one value for each step.")
+        raise ValueError(f"{name} has shape {values.shape}; a series needs one axis, with one value for each step.")
     if np.any(np.isinf(values)):
         raise ValueError(f"{name} has infinite values: write NaN where a value is missing.")
     return values
@@ -31,7 +31,7 @@ def series_of(series: Any) -> dict[Hashable, np.ndarray]:
             raise ValueError("series must be a list or dict of arrays: put a single series into a list.")
         series = dict(enumerate(given))
     if not series:
-        raise ValueError("there is no series.")
+        raise ValueError("series is empty: give at least one series.")
     return {name: one_series(values, f"series {name!r}") for name, values in series.items()}
 
 

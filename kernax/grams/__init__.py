@@ -1,4 +1,4 @@
-"""The kernel matrix over rows, unevaluated: a Gram answers products, the diagonal, some rows, or all of it."""
+"""Grams: kernel matrices over rows that are not evaluated until products, the diagonal, rows or all of it are needed."""
 
 from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked

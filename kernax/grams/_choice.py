@@ -10,7 +10,7 @@ from kernax.rows import Grid, Rows, is_on_disk, take
 
 
 def gram_of(kernel: AbstractKernel, x: Rows, mask: Bool[Array, " n"]) -> AbstractGram:
-    """The Gram of a kernel over rows, in the most structured form that both allow.
+    """The Gram of a kernel over rows, in the most efficient form that both allow.
 
     **Arguments:**
 

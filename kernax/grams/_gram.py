@@ -1,4 +1,4 @@
-"""K over the rows that count. Whoever needs numbers asks for as few as possible.
+"""K over the rows that count. Callers should compute as few of its numbers as possible.
 
 Products are computed tile by tile, in O(n) memory, and since K is symmetric, a tile off the diagonal serves twice: its
 numbers cost more than multiplying by them. Derivatives are JAX's own; each tile is computed again in the backward pass
@@ -26,7 +26,10 @@ _WHOLE = 4
 
 
 class AbstractGram(eqx.Module):
-    """Base class of kernel matrices K over rows. Rows and columns that do not count are 0."""
+    """Base class of kernel matrices K over rows. Rows and columns that do not count are 0.
+
+    A class of your own defines `mv` and `dense`.
+    """
 
     kernel: eqx.AbstractVar[Any]
     x: eqx.AbstractVar[Rows]
@@ -41,18 +44,46 @@ class AbstractGram(eqx.Module):
 
     @abc.abstractmethod
     def mv(self, v: Float[Array, "n p"]) -> Float[Array, "n p"]:
-        """`K v` for every column of v."""
+        """The product `K v`.
+
+        **Arguments:**
+
+        - `v`: columns, `(n, p)`.
+
+        **Returns:**
+
+        An array of the same shape.
+        """
 
     @abc.abstractmethod
     def dense(self) -> Float[Array, "n n"]:
-        """K, evaluated."""
+        """The matrix K as an array.
+
+        **Returns:**
+
+        A matrix of shape `(n, n)`.
+        """
 
     def diagonal(self) -> Float[Array, " n"]:
-        """The diagonal of K, in O(n)."""
+        """The diagonal of K, in O(n).
+
+        **Returns:**
+
+        An array of shape `(n,)`.
+        """
         return jnp.where(self.mask, self.kernel.diag(take(self.x)), 0.0)
 
     def rows(self, chosen: Int[Array, " k"]) -> Float[Array, "k n"]:
-        """Some rows of K, evaluated. The diagonal entries among them are exact."""
+        """Some rows of K. The diagonal entries among them are exact.
+
+        **Arguments:**
+
+        - `chosen`: the numbers of the rows.
+
+        **Returns:**
+
+        A matrix of shape `(k, n)`.
+        """
         some = take(self.x, chosen)
         entries = self.cross(some).T
         itself = chosen[:, None] == jnp.arange(self.n)[None, :]
@@ -60,11 +91,30 @@ class AbstractGram(eqx.Module):
         return jnp.where(self.mask[chosen][:, None] & self.mask[None, :], entries, 0.0)
 
     def cross(self, x: Rows) -> Float[Array, "n m"]:
-        """`k(X, x)` for new rows x, evaluated."""
+        """The matrix `k(X, x)` for new rows.
+
+        **Arguments:**
+
+        - `x`: new rows.
+
+        **Returns:**
+
+        A matrix of shape `(n, m)`.
+        """
         return jnp.where(self.mask[:, None], self.kernel.gram(take(self.x), x), 0.0)
 
     def cross_mv(self, x: Rows, v: Float[Array, "n p"]) -> Float[Array, "m p"]:
-        """`k(x, X) v` for new rows x and every column of v, in bounded memory."""
+        """The product `k(x, X) v` for new rows, in bounded memory.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `v`: columns, `(n, p)`.
+
+        **Returns:**
+
+        An array of shape `(m, p)`.
+        """
         known, v = take(self.x), jnp.where(self.mask[:, None], v, 0.0)
         # The known rows first: a kernel that centres its inputs does so by these, whatever the new ones are.
         return map_rows(lambda block: matmul(self.kernel.gram(known, block).T, v), x, self.n)
@@ -72,26 +122,66 @@ class AbstractGram(eqx.Module):
     def prior_draws(
         self, x: Rows, key: Key[Array, ""], number: int
     ) -> tuple[Float[Array, "n s"], Float[Array, "m s"]] | None:
-        """Functions drawn from the prior, at the rows and at new rows x together; `None` if only a matrix root would do."""
+        """Draw functions from the prior, at the rows and at new rows together.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `key`: a JAX random key.
+        - `number`: how many functions.
+
+        **Returns:**
+
+        Values at the rows and at the new rows, a column for each function; `None` if drawing them needs a matrix root.
+        """
         del x, key, number
         return None
 
     def tiled(self, tile: int | None, mesh: Mesh | None) -> "AbstractGram":
-        """The same Gram with another tile, and its rows spread over a mesh; itself if it does not multiply in tiles."""
+        """The same matrix with another tile size, and with its rows distributed over a mesh.
+
+        **Arguments:**
+
+        - `tile`: rows and columns of a tile; unchanged if `None`.
+        - `mesh`: a mesh with one axis; unchanged if `None`.
+
+        **Returns:**
+
+        A Gram; the Gram itself if it does not multiply in tiles.
+        """
         del tile, mesh
         return self
 
     def factors(self) -> list[Float[Array, "_ _"]] | None:
-        """Matrices whose Kronecker product K is if every row counts; `None` if K has no such form."""
+        """Matrices whose Kronecker product is K if every row counts.
+
+        **Returns:**
+
+        A list of matrices; `None` if K has no such form.
+        """
         return None
 
     def cross_factors(self, x: Rows) -> list[Float[Array, "_ m"]] | None:
-        """Matrices whose product, column by column, is `k(X, x)` for new rows x if every row counts; `None` likewise."""
+        """Matrices whose product, column by column, is `k(X, x)` for new rows if every row counts.
+
+        **Arguments:**
+
+        - `x`: new rows.
+
+        **Returns:**
+
+        A list of matrices; `None` if K has no such form.
+        """
         del x
         return None
 
     def evaluated(self) -> "MatrixGram":
-        """The same Gram with K as numbers, which direct solvers keep."""
+        """The same Gram with K stored as an array, as direct solvers need it.
+
+        **Returns:**
+
+        A `MatrixGram`.
+        """
         return MatrixGram(self.kernel, self.x, self.mask, self.dense())
 
 
@@ -144,7 +234,14 @@ class Gram(AbstractGram):
 
 
 class MatrixGram(AbstractGram):
-    """A stored kernel matrix, or any matrix from the user (then `kernel` is `None`, and there are no new rows)."""
+    """A stored kernel matrix, or any symmetric matrix.
+
+    **Arguments:**
+
+    - `kernel`: the kernel; `None` for a matrix without one. New rows are then not possible.
+    - `x`, `mask`: the rows, and which of them count.
+    - `matrix`: K.
+    """
 
     kernel: Any
     x: Rows

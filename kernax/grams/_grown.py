@@ -1,4 +1,4 @@
-"""A kernel matrix to which rows are added: what was there stays where it is."""
+"""A kernel matrix to which rows are added without copying the matrix of the first rows."""
 
 from typing import Any
 
@@ -11,16 +11,22 @@ from kernax.rows import Rows
 
 
 class GrownGram(AbstractGram):
-    """A stored kernel matrix in three blocks: first rows, added columns, and the corner between added rows."""
+    """A stored kernel matrix to which rows were added, in blocks: the first rows, and K between them and the added rows.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `mask`: the kernel, all rows, and which of them count.
+    - `first`: the Gram of the first rows.
+    - `side`: K between the first rows and the added rows.
+    - `corner`: K between the added rows.
+    """
 
     kernel: Any
     x: Rows
     mask: Bool[Array, " n"]
     first: MatrixGram
     side: Float[Array, "k m"]
-    """`K` between the first rows and those that were added."""
     corner: Float[Array, "m m"]
-    """`K` between the rows that were added."""
 
     def mv(self, v):
         old, new = jnp.split(v, [self.first.n])
@@ -39,7 +45,7 @@ class GrownGram(AbstractGram):
 
 
 def grown(old: MatrixGram | GrownGram, gram: AbstractGram) -> GrownGram:
-    """The numbers of a Gram whose first rows are those of `old`; only those of the other rows are computed.
+    """Extend a stored Gram to more rows. Only the entries of the added rows are computed.
 
     **Arguments:**
 

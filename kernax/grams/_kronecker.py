@@ -13,7 +13,12 @@ from kernax.rows import Grid, map_rows, take
 
 
 class KroneckerGram(AbstractGram):
-    """The matrix of a kernel with `axes()` over a `Grid`. Products are computed axis by axis. Cells may be missing."""
+    """The matrix of a kernel with `axes()` over a `Grid`. Products are computed axis by axis. Cells may be missing.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `mask`: the kernel, the grid, and which cells count.
+    """
 
     kernel: Any
     x: Grid

@@ -15,38 +15,97 @@ from kernax.rows import Rows, map_rows
 class AbstractFeatures(eqx.Module):
     """Base class of features φ with `k(a, b) ≈ φ(a)·φ(b)`, and of the difference to the kernel.
 
-    They are `φ(x) = L⁻¹ c(x)`: numbers `c(x)` that the kernel computes, and a triangular matrix L that does not depend on x.
+    They are `φ(x) = L⁻¹ c(x)`, with numbers `c(x)` that the kernel computes, and a triangular matrix L that does not depend
+    on x.
     """
 
     @abc.abstractmethod
     def cross(self, x: Rows) -> Float[Array, "n r"]:
-        """`c(x)` at every row."""
+        """The numbers `c(x)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array of shape `(n, r)`.
+        """
 
     @abc.abstractmethod
     def lower(self) -> Float[Array, "r r"] | None:
-        """L, lower triangular; `None` if it is the identity."""
+        """The matrix L.
+
+        **Returns:**
+
+        A lower triangular matrix; `None` if it is the identity.
+        """
 
     @abc.abstractmethod
     def __call__(self, x: Rows) -> Float[Array, "n r"]:
-        """`φ(x)` at every row."""
+        """The features `φ(x)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array of shape `(n, r)`.
+        """
 
     @abc.abstractmethod
     def variances(self, x: Rows) -> Float[Array, " n"] | None:
-        """`k(x_i, x_i)`; `None` if the features miss nothing of the kernel."""
+        """The variances `k(x_i, x_i)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array of shape `(n,)`; `None` if the features are exact.
+        """
 
     @abc.abstractmethod
     def missing(self, x: Rows, known: Float[Array, " n"], rank: int) -> Float[Array, " n"]:
-        """`k(x_i, x_i) - φ(x_i)·φ(x_i)`, not negative, from `known = φ(x_i)·φ(x_i)` and the number of features."""
+        """The part of the variance that the features do not explain, `k(x_i, x_i) - φ(x_i)·φ(x_i)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `known`: `φ(x_i)·φ(x_i)`.
+        - `rank`: the number of features.
+
+        **Returns:**
+
+        An array of shape `(n,)` without negative entries.
+        """
 
     @abc.abstractmethod
     def missing_between(
         self, x: Rows, z: Rows | None, left: Float[Array, "n r"], right: Float[Array, "m r"]
     ) -> Float[Array, "n m"]:
-        """`k(x_i, z_j) - φ(x_i)·φ(z_j)`, from `left = φ(x)` and `right = φ(z)`."""
+        """The part of the covariance that the features do not explain, `k(x_i, z_j) - φ(x_i)·φ(z_j)`.
+
+        **Arguments:**
+
+        - `x`, `z`: rows; `None` for z means `x` itself.
+        - `left`, `right`: `φ(x)` and `φ(z)`.
+
+        **Returns:**
+
+        A matrix of shape `(n, m)`.
+        """
 
 
 class OwnFeatures(AbstractFeatures):
-    """The finitely many features of a kernel that has them. They are exact."""
+    """The exact features of a kernel that has finitely many of them.
+
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    """
 
     kernel: Any
 
@@ -75,8 +134,15 @@ class OwnFeatures(AbstractFeatures):
 class LowRankGram(AbstractGram):
     """The low-rank matrix `K = U Uᵀ` for the features U of the rows.
 
-    New rows are seen through the same features (`cross`), so that K with new rows added is still positive semi-definite. A
-    variance computed from it is never negative.
+    New rows have the same features (`cross`), so K with new rows added is still positive semi-definite. A variance computed
+    from it is never negative.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `mask`: the kernel, the rows, and which of them count.
+    - `features`: φ.
+    - `u`: U, the features of the rows; 0 in masked rows.
+    - `squares`: the diagonal of K, `φ(x_i)·φ(x_i)`.
     """
 
     kernel: Any
@@ -84,9 +150,7 @@ class LowRankGram(AbstractGram):
     mask: Bool[Array, " n"]
     features: AbstractFeatures
     u: Float[Array, "n r"]
-    """`φ(x)`, 0 in masked rows."""
     squares: Float[Array, " n"]
-    """`φ(x_i)·φ(x_i)`, the diagonal of K."""
 
     @property
     def rank(self) -> int:
@@ -97,7 +161,16 @@ class LowRankGram(AbstractGram):
         return matmul(self.u, self.transposed_mv(v))
 
     def transposed_mv(self, v: Float[Array, "n p"]) -> Float[Array, "r p"]:
-        """`Uᵀ v` for every column of v."""
+        """The product `Uᵀ v`.
+
+        **Arguments:**
+
+        - `v`: columns, `(n, p)`.
+
+        **Returns:**
+
+        An array of shape `(r, p)`.
+        """
         # Written the other way round, XLA would first make a transposed copy of U.
         return matmul(v.T, self.u).T
 

@@ -12,7 +12,11 @@ from kernax.rows import Rows, map_rows, num_rows, take
 class StoredGram(AbstractGram):
     """The kernel matrix of any kernel over rows in a file.
 
-    A caller that needs few rows reads only those; a product with K reads all rows.
+    Only the rows that are needed are read; a product with K reads all rows.
+
+    **Arguments:**
+
+    - `kernel`, `x`, `mask`: the kernel, the rows, and which of them count.
     """
 
     kernel: Any

@@ -1,4 +1,4 @@
-"""Save and load: one file, arrays by safetensors, structure as JSON, nothing that could run."""
+"""Save and load models: one file with arrays (safetensors) and structure (JSON), and without executable code."""
 
 from kernax.io._allowed import register
 from kernax.io._file import FileError

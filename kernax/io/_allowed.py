@@ -1,4 +1,4 @@
-"""What a file may name: classes and functions from a list, to which a user may add."""
+"""The classes and functions that a file may refer to: a list, to which users can add their own."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ _PACKAGES = tuple(f"kernax.{name}" for name in _NAMES.split())
 """Where kernax's own modules come from; packages above these register what they save."""
 
 # Functions one by one, each of which computes and does nothing else: a file might name any of them, with any arguments, and
-# `jax.numpy.save`, or a fit with a checkpoint, would write where it is told to.
+# `jax.numpy.save`, or a fit with a checkpoint, would write to any path.
 _OBJECTIVES = "gcv kfold_mse log_marginal_likelihood loo_mse loo_negative_log_density negative_log_marginal_likelihood"
 _ACTIVATIONS = """
     celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax mish relu relu6
@@ -44,13 +44,13 @@ def register(thing: Any, *, name: str | None = None) -> Any:
 
     It can also be used as a decorator.
 
-    A file contains only the name. What the name means is up to the program that loads the file. A class must be an Equinox
-    module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
+    A file contains only the name. The program that loads the file decides what the name refers to. A class must be an
+    Equinox module, a dataclass or a NamedTuple; its fields are saved, and set again without calling `__init__`.
 
     **Arguments:**
 
     - `thing`: the class or function.
-    - `name`: its name in files; by default that of its module and its own.
+    - `name`: its name in files; by default the name of its module, a dot, and its own name.
 
     **Returns:**
 
@@ -63,14 +63,14 @@ def register(thing: Any, *, name: str | None = None) -> Any:
     if name is None:
         name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
         if "<" in name or name.startswith(".") or name.endswith("."):
-            raise ValueError(f"{thing!r} has no name of its own to be found by: write register(it, name='…').")
+            raise ValueError(f"{thing!r} has no name by which a file could refer to it: write register(it, name='…').")
     is_ours = getattr(thing, "__module__", "").split(".")[0] == "kernax"
     if name in _built_in() or (name.split(".")[0] in ("kernax", "equinox", "jax") and not is_ours):
-        raise ValueError(f"the name {name!r} is taken: give another one.")
+        raise ValueError(f"the name {name!r} is already used by kernax, Equinox or JAX: give another one.")
     known = _own.get(name)
     # A class that is defined again (a cell of a notebook run twice) takes the place of its former self.
     if known is not None and (known.__module__, known.__qualname__) != (thing.__module__, thing.__qualname__):
-        raise ValueError(f"the name {name!r} is that of {known!r}: give another one.")
+        raise ValueError(f"the name {name!r} already belongs to {known!r}: give another one.")
     _own[name] = thing
     return thing
 
@@ -84,7 +84,7 @@ def name_of(thing: Any) -> str | None:
 
 
 def named(name: str) -> Any:
-    """What goes by this name; None if nothing that is allowed does."""
+    """The class or function with this name; `None` if no allowed one has it."""
     return _own.get(name, _built_in().get(name))
 
 

@@ -111,7 +111,8 @@ class Decoder:
             )
         if not np.array_equal(array.astype(narrow), array):
             raise FileError(
-                f'it holds {array.dtype} numbers that {narrow} cannot: jax.config.update("jax_enable_x64", True)'
+                f'it holds {array.dtype} numbers that do not fit into {narrow}: call jax.config.update("jax_enable_x64", '
+                "True)"
             )
         return jnp.asarray(array.astype(narrow))
 
@@ -136,14 +137,14 @@ class Decoder:
     def _instance(self, name: str, nodes: dict[str, Any]) -> Any:
         kind = _allowed(name)
         if not isinstance(kind, type):
-            raise FileError(f"it says that {name!r} is a class, but here it is not one")
+            raise FileError(f"it uses {name!r} as a class, but in this version it is not a class")
         values = {field: self.decoded(node) for field, node in nodes.items()}
         if is_named_tuple(kind):
             return kind(**values)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         unknown = [field for field in values if field not in fields]
         if unknown:
-            raise FileError(f"its {name} has the field {unknown[0]!r}, but here that class has no such field")
+            raise FileError(f"its {name} has the field {unknown[0]!r}, which that class does not have in this version")
         # Not by `__init__`: that may take other arguments, convert, and refuse a tree of booleans in place of numbers.
         instance = object.__new__(kind)
         for field in fields.values():
@@ -167,7 +168,7 @@ def _allowed(name: str) -> Any:
         near = difflib.get_close_matches(name, names(), 1)
         hint = f" (nearest: {near[0]})" if near else ""
         raise FileError(
-            f"it names {name!r}, which is none of the classes and functions that are allowed{hint}: if it is your own, call "
-            "kx.io.register with it before loading; if it is kernax's, upgrade kernax"
+            f"it refers to {name!r}, which is not an allowed class or function{hint}: if it is your own, call "
+            "kx.io.register with it before loading; if it belongs to kernax, upgrade kernax"
         )
     return thing

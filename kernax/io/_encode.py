@@ -110,15 +110,15 @@ class Encoder:
         name = name_of(kind)
         if isinstance(value, Stored):
             raise TypeError(
-                f"{where} stays in its own file ({value.source}), and is not saved: save the model, and condition it again "
-                'after loading, on kx.Data(np.load("x.npy", mmap_mode="r"), y).'
+                f"{where} is stored in its own file ({value.source}), so it cannot be saved: save the model, and condition "
+                'it again after loading, on kx.Data(np.load("x.npy", mmap_mode="r"), y).'
             )
         if name is not None:
             fields = value._asdict() if is_named_tuple(kind) else _fields(value)
             without = {}
             if not self._targets and getattr(value, "needs_targets", False):
                 raise TypeError(
-                    f"{where} predicts from its targets, so that it cannot be saved without them: save a model that is "
+                    f"{where} needs its targets to predict, so it cannot be saved without them: save a model that is "
                     "conditioned by another solver, such as kx.condition(fit.model, fit.data)."
                 )
             if isinstance(value, Data | Conditioned) and not self._targets:
@@ -144,8 +144,8 @@ class Encoder:
         elif callable(value):
             remedy = "a function is saved by its name: kx.io.register(f, name='…') first, here and where the file is loaded"
         else:
-            remedy = "only arrays, numbers, text, tuples, lists, dicts and registered classes are"
-        raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}, which is not saved: {remedy}.")
+            remedy = "only arrays, numbers, text, tuples, lists, dicts and registered classes can be"
+        raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}, which cannot be saved: {remedy}.")
 
     def _or_text(self, value: Any, where: str) -> Any:
         """What cannot be saved of the settings of a fit (an optax chain, a lambda) is not worth losing the fit."""

@@ -1,4 +1,4 @@
-"""The file itself: a safetensors file, every byte of which a checksum covers, written whole or not at all.
+"""The file itself: a safetensors file with a checksum of all bytes, written completely or not at all.
 
 The structure and the checksum stand in the metadata of its header. The checksum is that of all bytes of the file, with
 zeros in its own place, so that any tool that reads safetensors reads the arrays, and no byte can change unnoticed.
@@ -25,7 +25,7 @@ _UNKNOWN = "0" * 64
 class FileError(ValueError):
     """Raised if a file cannot be loaded.
 
-    It is damaged, of another kind or a newer version, or contains something that is not allowed.
+    The file is damaged, of another kind or of a newer version, or it contains something that is not allowed.
     """
 
 
@@ -75,7 +75,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file, so it cannot be replaced: give another name.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
+        raise FileNotFoundError(f"the folder {path.parent} does not exist: create it before writing {path.name}.")
     try:
         # In the same folder, since only there the renaming is one step.
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)

@@ -24,13 +24,14 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
     - `value`: what to save. A `Conditioned` includes its factor (two n × n matrices), so that loading it needs no
       factorisation. A `Fit` is smaller; use `kx.condition(fit.model, fit.data)` after loading. Classes and functions of your
       own must first be allowed with [`kernax.io.register`][].
-    - `targets`: with `False`, the targets `y` of every `Conditioned` are left out, for a file to predict from. Means,
-      variances, samples and classes do not need them. What does need them, such as leave-one-out means, becomes NaN. A `Fit`
+    - `targets`: with `False`, the targets `y` of every `Conditioned` are left out, for a file that only serves to predict.
+      Means, variances, samples and classes do not need them. Results that do need them, such as leave-one-out means, become
+      NaN. A `Fit`
       keeps its targets. This does not keep the targets secret: they can be computed from the coefficients and residuals.
 
     **Returns:**
 
-    Nothing.
+    `None`.
     """
     encoder = Encoder(targets)
     root = encoder.encoded(value, type(value).__name__)

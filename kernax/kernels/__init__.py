@@ -1,4 +1,4 @@
-"""What similarity is: kernels, their algebra, and kernels on a view of the inputs."""
+"""Kernels (covariance functions), their sums and products, and kernels of parts or maps of the inputs."""
 
 from kernax.kernels._activations import AbstractActivation, Erf, GaussianPair, ReLU
 from kernax.kernels._additive import Additive

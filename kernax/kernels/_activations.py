@@ -1,15 +1,15 @@
-"""What an activation does to two Gaussian numbers: all that an infinitely wide layer needs to know of it.
+"""Expectations of an activation function over two Gaussian numbers, which determine an infinitely wide layer.
 
 The preactivations of two inputs are a zero-mean Gaussian pair `(u, v)` with variances `q_a`, `q_b` and covariance `q_ab`; a
-layer answers `E[φ(u)φ(v)]`, and its tangent kernel `E[φ'(u)φ'(v)]`. Activations with a kink answer by the angle `θ` of the
-pair, `cos θ = q_ab/√(q_a q_b)`. The cosine of a small angle has lost half of its digits, and `arccos` has an infinite slope
-there, so
+layer needs `E[φ(u)φ(v)]`, and its tangent kernel `E[φ'(u)φ'(v)]`. Activations with a kink are computed from the angle
+`θ` of the pair, `cos θ = q_ab/√(q_a q_b)`. The cosine of a small angle has lost half of its digits, and `arccos` has an
+infinite slope there, so
 
-- `1 - cos θ` and `1 + cos θ` travel along as numbers of their own, made of differences and never by subtraction from 1, and
+- `1 - cos θ` and `1 + cos θ` are kept as separate numbers, computed from differences and never by subtraction from 1, and
   `θ = 2 arctan √((1 - cos θ)/(1 + cos θ))` is right to rounding at both ends;
-- derivatives are written down. With `J_0 = π - θ`, `J_1 = sin θ + (π - θ) cos θ` and
-  `J_2 = 3 sin θ cos θ + (π - θ)(1 + 2cos² θ)` there is `dJ_2/d cos θ = 4 J_1` and `dJ_1/d cos θ = J_0`: only `J_0` has a
-  kink, at equal and at opposite directions. Its slope is said to be 0 there: the mean of both sides in the inputs, and exact
+- derivatives are given explicitly. With `J_0 = π - θ`, `J_1 = sin θ + (π - θ) cos θ` and
+  `J_2 = 3 sin θ cos θ + (π - θ)(1 + 2cos² θ)` we have `dJ_2/d cos θ = 4 J_1` and `dJ_1/d cos θ = J_0`: only `J_0` has a
+  kink, at equal and at opposite directions. Its slope is defined as 0 there: the mean of both sides in the inputs, and exact
   in a hyperparameter, which leaves equal inputs equal.
 """
 
@@ -28,21 +28,32 @@ Numbers = Float[Array, "..."]
 class GaussianPair(NamedTuple):
     """Arrays of normally distributed pairs, `(u, v) ~ N(0, [[q_a, q_ab], [q_ab, q_b]])`. Shapes broadcast.
 
-    `versine` is `1 - cos θ` and `vercosine` is `1 + cos θ`, to full accuracy where they are small.
+    **Arguments:**
+
+    - `variance_a`, `variance_b`: `q_a` and `q_b`.
+    - `covariance`: `q_ab`.
+    - `versine`: `1 - cos θ` with `cos θ = q_ab/√(q_a q_b)`, accurate also where it is small.
+    - `vercosine`: `1 + cos θ`, accurate also where it is small.
     """
 
     variance_a: Numbers
-    """`q_a`."""
     variance_b: Numbers
-    """`q_b`."""
     covariance: Numbers
-    """`q_ab`."""
     versine: Numbers
     vercosine: Numbers
 
     @staticmethod
     def twins(variance: Numbers) -> "GaussianPair":
-        """`u = v`: the diagonal."""
+        """Pairs with `u = v`, as on the diagonal of a kernel matrix.
+
+        **Arguments:**
+
+        - `variance`: the variance of u, any shape.
+
+        **Returns:**
+
+        A `GaussianPair`.
+        """
         zero = jnp.zeros_like(variance)
         return GaussianPair(variance, variance, variance, zero, zero + 2.0)
 
@@ -61,24 +72,60 @@ class AbstractActivation(Parametrised):
     """
 
     is_rough: ClassVar[bool] = False
-    """Whether `φ` jumps, so that `E[φφ]` has a kink where two inputs meet (that of a merely bent `φ` is in `E[φ'φ']`)."""
+    """Whether `φ` has jumps, so that `E[φφ]` has a kink where two inputs are equal."""
 
     @abc.abstractmethod
     def moment(self, pair: GaussianPair) -> Numbers:
-        """`E[φ(u)φ(v)]`."""
+        """`E[φ(u)φ(v)]`.
+
+        **Arguments:**
+
+        - `pair`: the distribution of u and v.
+
+        **Returns:**
+
+        An array in the common shape of the pair.
+        """
 
     @abc.abstractmethod
     def slope_moment(self, pair: GaussianPair) -> Numbers:
-        """`E[φ'(u)φ'(v)]`."""
+        """`E[φ'(u)φ'(v)]`.
+
+        **Arguments:**
+
+        - `pair`: the distribution of u and v.
+
+        **Returns:**
+
+        An array in the common shape of the pair.
+        """
 
     def second_moment(self, variance: Numbers) -> Numbers:
-        """`E[φ(u)²]`."""
+        """`E[φ(u)²]`.
+
+        **Arguments:**
+
+        - `variance`: the variance of u.
+
+        **Returns:**
+
+        An array in the shape of `variance`.
+        """
         return self.moment(GaussianPair.twins(variance))
 
     def gap(self, pair: GaussianPair) -> Numbers:
-        """`1 - E[φ(u)φ(v)]/√(E[φ(u)²] E[φ(v)²])`, the next layer's `1 - cos` but for its bias.
+        """`1 - E[φ(u)φ(v)]/√(E[φ(u)²] E[φ(v)²])`: the `1 - cos θ` of the next layer if its bias is 0.
 
-        Subtracted as it stands, which is good for a smooth `φ`; one with a kink should know a form that keeps small gaps.
+        By default it is computed by this subtraction, which is accurate enough for a smooth φ. For a φ with a kink,
+        override it by a formula that keeps small values accurate.
+
+        **Arguments:**
+
+        - `pair`: the distribution of u and v.
+
+        **Returns:**
+
+        An array in the common shape of the pair.
         """
         norm = geometric_mean(self.second_moment(pair.variance_a), self.second_moment(pair.variance_b))
         alive = norm > 0
@@ -194,7 +241,7 @@ def _gap_1_jvp(primals, tangents):
 
 @jax.custom_jvp
 def geometric_mean(a: Numbers, b: Numbers) -> Numbers:
-    """`√(ab)`, exactly `a` if both are equal; its slope at 0 is said to be 0."""
+    """`√(ab)`, exactly `a` if both are equal; its slope at 0 is defined as 0."""
     return jnp.sqrt(a * b)
 
 

@@ -17,6 +17,8 @@ from kernax.parameters import Parameter, positive
 class Additive(AbstractKernel):
     """Interactions up to an order: `Σ_q v_q e_q(z_1, …, z_d)`, with a kernel `z_k = k_k(a_k, b_k)` for each column.
 
+    Use it for many columns if most effects are those of single columns or of small sets of columns.
+
     `e_q` is the sum over all products of q different columns' kernels (Duvenaud, Nickisch and Rasmussen, 2011): the
     functions are sums of functions of one column, of two columns, and so on. Positive definite. It costs `d · order`
     products, by the recursion `e_q ← e_q + z_k e_(q-1)` over columns, in which nothing cancels.
@@ -26,7 +28,7 @@ class Additive(AbstractKernel):
 
     **Arguments:**
 
-    - `kernels`: a kernel of one column for each column; or one kernel, of which `columns` columns get a copy each.
+    - `kernels`: a kernel of one column for each column; or one kernel, which is copied for each of `columns` columns.
     - `order`: the highest order.
     - `columns`: the number of columns, if one kernel is given.
     - `variance`: v, one number for each order; 1/order each by default.
@@ -40,7 +42,9 @@ class Additive(AbstractKernel):
         own = check_columns(kernels, columns, "Additive")
         order = whole_number(order, "Additive.order")
         if order > len(own):
-            raise ValueError(f"Additive.order is {order}, but there are {len(own)} columns: give an order of at most that.")
+            raise ValueError(
+                f"Additive.order is {order}, but there are {len(own)} columns: give an order of at most {len(own)}."
+            )
         for kernel in own:
             refuse_spline(kernel, "a product")
         self.kernels = tuple(Select(kernel, columns=k) for k, kernel in enumerate(own))

@@ -17,10 +17,16 @@ from kernax.rows import num_rows, row_dtype
 
 
 class Sum(AbstractKernel):
-    """A sum of kernels, `k_1 + k_2 + …`: functions that are sums of independent functions."""
+    """A sum of kernels, `k_1 + k_2 + …`, written with `+`: functions that are sums of independent functions.
+
+    [`kernax.components`][] predicts each summand.
+
+    **Arguments:**
+
+    - `kernels`: the summands, a tuple.
+    """
 
     kernels: tuple[AbstractKernel, ...]
-    """The summands."""
 
     def pair(self, a, b):
         return sum((k.pair(a, b) for k in self.kernels[1:]), self.kernels[0].pair(a, b))
@@ -87,10 +93,14 @@ def _in_given_ratios(started: AbstractKernel, own: AbstractKernel, given: tuple[
 
 
 class Product(AbstractKernel):
-    """A product of kernels, `k_1 · k_2 · …`: rows are similar only if they are similar in every factor."""
+    """A product of kernels, `k_1 · k_2 · …`, written with `*`: rows are similar only if they are in every factor.
+
+    **Arguments:**
+
+    - `kernels`: the factors, a tuple. A spline cannot be a factor.
+    """
 
     kernels: tuple[AbstractKernel, ...]
-    """The factors."""
 
     def __check_init__(self):
         for kernel in self.kernels:
@@ -151,10 +161,15 @@ class Product(AbstractKernel):
 
 
 class Scale(AbstractKernel):
-    """A multiple of a kernel, `variance · k`, written `2.0 * kernel`."""
+    """A multiple of a kernel, `variance · k`, written `2.0 * kernel`. The number becomes a parameter that is fitted.
+
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `variance`: the factor, one positive number.
+    """
 
     kernel: AbstractKernel
-    """The kernel."""
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
 
     def pair(self, a, b):
@@ -214,12 +229,16 @@ class Scale(AbstractKernel):
 
 
 class Power(AbstractKernel):
-    """A power of a kernel, `k ** exponent`, for a whole exponent of at least 1."""
+    """A power of a kernel, `k^exponent`, written `kernel ** 2`.
+
+    **Arguments:**
+
+    - `kernel`: the kernel. It cannot be a spline.
+    - `exponent`: a whole number of at least 1. It is not fitted.
+    """
 
     kernel: AbstractKernel
-    """The kernel."""
     exponent: int = eqx.field(static=True)
-    """The exponent."""
 
     def __init__(self, kernel: AbstractKernel, exponent: Any):
         self.kernel = kernel
@@ -250,7 +269,14 @@ class Power(AbstractKernel):
 
 
 class Constant(AbstractKernel):
-    """A constant kernel, `variance` for every pair: functions that are one unknown level. `kernel + 2.0` adds it."""
+    """Constant kernel, `variance` for every pair of rows: functions that are one unknown number.
+
+    `kernel + 2.0` adds it. Use it for a level (an intercept) that is not known.
+
+    **Arguments:**
+
+    - `variance`: the prior variance of the level, one positive number.
+    """
 
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
 

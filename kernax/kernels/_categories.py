@@ -18,17 +18,17 @@ class Categorical(AbstractKernel):
     """A kernel of categories. Rows hold them as integers: `{"x": x, "city": codes}`.
 
     With `rank=None` it is 1 for equal categories and one `correlation` between 0 and 1 for different ones. With a rank it is
-    the entry of `B Bᵀ + diag(v)` for the two categories, where B has a row of loadings for each, so that some are more alike
-    than others. Positive definite. Multiply it by a kernel of the numbers:
+    the entry of `B Bᵀ + diag(v)` for the two categories, where B has a row of loadings for each. Some categories can then be
+    more similar than others. Positive definite. Multiply it by a kernel of the numbers:
     `Categorical("city", 3) * Select(RBF(), key="x")`.
 
     **Arguments:**
 
-    - `key`: where rows have their category.
+    - `key`: the key of the rows (a dict) under which the category stands.
     - `levels`: how many categories there are, or their names. With names, [`codes`][kernax.kernels.Categorical.codes] turns
       a column of names into integers.
     - `rank`: how many columns the loadings have; `None` for one correlation.
-    - `correlation`: where the correlation starts.
+    - `correlation`: the correlation of different categories, from which a fit starts.
     """
 
     key: str = eqx.field(static=True)
@@ -77,7 +77,12 @@ class Categorical(AbstractKernel):
         return np.array(found)
 
     def matrix(self) -> Float[Array, "levels levels"]:
-        """The kernel of all pairs of categories."""
+        """The kernel of all pairs of categories.
+
+        **Returns:**
+
+        A matrix of shape `(levels, levels)`.
+        """
         if self.correlation is not None:
             return jnp.where(jnp.eye(len(self.levels), dtype=bool), 1.0, self.correlation)
         return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)
@@ -93,8 +98,8 @@ class Categorical(AbstractKernel):
             row = int(np.argmax(wrong))
             raise ValueError(
                 f"Categorical({self.key!r}) has {len(self.levels)} levels ({self._shown()}), but row {row} has the category "
-                f"{int(np.asarray(codes).ravel()[row])}: categories count from 0 to {len(self.levels) - 1}. Leave out the "
-                "row, or fit with this level among the levels."
+                f"{int(np.asarray(codes).ravel()[row])}: categories are numbered from 0 to {len(self.levels) - 1}. Leave "
+                "out the row, or fit with this level among the levels."
             )
 
     def pair(self, a, b):
@@ -154,7 +159,8 @@ class Hamming(AbstractKernel):
 
     **Arguments:**
 
-    - `lengthscale`: ℓ, one number or one for each column, in columns that differ.
+    - `lengthscale`: ℓ, one number or one for each column: after about so many differing columns two rows are little
+      correlated.
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0)

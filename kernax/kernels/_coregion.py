@@ -19,7 +19,7 @@ from kernax.parameters import Parameter, positive, real
 
 
 class Coregion(AbstractKernel):
-    """Covariance of tasks, `k(s, t) = [B Bᵀ + diag(v)]_st`, for tasks that are counted from 0.
+    """Covariance of tasks, `k(s, t) = [B Bᵀ + diag(v)]_st`, for tasks that are numbered from 0.
 
     Multiplied by a kernel of the inputs it makes correlated outputs; see [`kernax.kernels.ICM`][]. B has a row of loadings
     for each task, and v has one variance for each task.
@@ -28,9 +28,9 @@ class Coregion(AbstractKernel):
 
     - `number`: the number of tasks.
     - `rank`: the number of columns of B. With 1, all correlations come from one common function.
-    - `key`: where rows `{"x": x, "task": tasks}` have their task; `None` if a row is the task itself, an integer.
-    - `loadings`: B, `(number, rank)`, where a fit starts. By default every task has variance 1, half of it from B, and the
-      first column of B is constant.
+    - `key`: the key of the task in rows `{"x": x, "task": tasks}`; `None` if a row is only the task, an integer.
+    - `loadings`: B, `(number, rank)`, from which a fit starts. By default every task has variance 1, half of it from B, and
+      the first column of B is constant.
     - `variances`: v, one positive number for each task.
     """
 
@@ -58,11 +58,21 @@ class Coregion(AbstractKernel):
         return self.variances.shape[-1]
 
     def matrix(self) -> Float[Array, "tasks tasks"]:
-        """The covariance of the tasks, `B Bᵀ + diag(v)`."""
+        """The covariance of the tasks, `B Bᵀ + diag(v)`.
+
+        **Returns:**
+
+        A matrix of shape `(number, number)`.
+        """
         return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)
 
     def correlation(self) -> Float[Array, "tasks tasks"]:
-        """The correlation of the tasks."""
+        """The correlation of the tasks.
+
+        **Returns:**
+
+        A matrix of shape `(number, number)`.
+        """
         matrix = self.matrix()
         scale = jnp.sqrt(jnp.diagonal(matrix))
         return matrix / (scale[:, None] * scale)
@@ -123,11 +133,11 @@ def ICM(  # noqa: N802  (a product of kernels, by the name that it has in the li
 
     **Arguments:**
 
-    - `kernel`: the kernel of the inputs. Its scale is that of the tasks: leave out a variance in front.
+    - `kernel`: the kernel of the inputs. Leave out a variance in front of it: the tasks have variances of their own.
     - `number`: the number of tasks.
     - `rank`: how many common functions the tasks share.
-    - `key`: where a row has its task.
-    - `inputs`: where a row has its inputs.
+    - `key`: the key of the task in a row.
+    - `inputs`: the key of the inputs in a row.
 
     **Returns:**
 
@@ -149,8 +159,8 @@ def LCM(  # noqa: N802
     - `kernels`: a list of kernels of the inputs. Give those of one class different lengthscales: equal ones stay equal.
     - `number`: the number of tasks.
     - `rank`: how many common functions the tasks share, in each summand.
-    - `key`: where a row has its task.
-    - `inputs`: where a row has its inputs.
+    - `key`: the key of the task in a row.
+    - `inputs`: the key of the inputs in a row.
 
     **Returns:**
 

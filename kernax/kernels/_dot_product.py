@@ -15,10 +15,16 @@ from kernax.parameters import Parameter, non_negative, positive
 
 
 class Linear(AbstractKernel):
-    """Linear kernel, `Σ_k v_k a_k b_k`: linear functions through the origin (add a `Constant` for an unknown level)."""
+    """Linear kernel, `Σ_k v_k a_k b_k`: linear functions through the origin. Add a number for an unknown level.
+
+    Use it for linear regression, or as a part of a sum, for a linear trend.
+
+    **Arguments:**
+
+    - `variance`: v, one number or one for each column: the prior variance of the slopes.
+    """
 
     variance: Float[Parameter, "*d"] = positive(default=1.0, unit="y²/x²")
-    """v, one number or one for each column."""
 
     def pair(self, a, b):
         check_width(self, "variance", self.variance, a.shape[-1])
@@ -46,15 +52,18 @@ class Linear(AbstractKernel):
 class Polynomial(AbstractKernel):
     """Polynomial kernel, `(scale · a·b + offset)^degree`: polynomials up to that degree.
 
-    With offset 0, only monomials of exactly that degree.
+    Use it for polynomial regression. Outside of the data the functions grow fast.
+
+    **Arguments:**
+
+    - `degree`: the degree, a whole number of at least 1. It is not fitted.
+    - `scale`: the factor of `a·b`.
+    - `offset`: the constant that is added. With 0, the functions contain monomials of exactly that degree only.
     """
 
     degree: int = eqx.field(static=True, default=2)
-    """The degree, a whole number of at least 1."""
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
-    """The factor of `a·b`."""
     offset: Float[Parameter, ""] = non_negative(default=1.0, scalar=True)
-    """The constant that is added to it."""
 
     def __check_init__(self):
         whole_number(self.degree, "Polynomial.degree")

@@ -82,7 +82,7 @@ def check_observable(kernel: AbstractKernel, x: Rows) -> None:
     parts = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, OfFunctionals))
     if isinstance(x, Functionals) and not any(isinstance(part, OfFunctionals) for part in parts):
         raise TypeError(
-            f"rows of kx.observe need a kernel of what they observe: write kx.kernels.OfFunctionals({kernel!r})."
+            f"rows of kx.observe need a kernel for what they observe: write kx.kernels.OfFunctionals({kernel!r})."
         )
 
 

@@ -26,7 +26,7 @@ class Graph(AbstractKernel):
     it as ν grows (Borovitskiy et al., 2021). It is divided by the mean of its diagonal, so that the average variance is 1.
     Positive definite. The eigendecomposition is computed once, when the kernel is made: for up to a few thousand nodes.
 
-    Rows are nodes, as integers counted from 0: `Select(Graph(laplacian), key="node")` for rows `{"node": nodes}`.
+    Rows are nodes, as integers from 0 on: `Select(Graph(laplacian), key="node")` for rows `{"node": nodes}`.
 
     **Arguments:**
 
@@ -71,8 +71,8 @@ class Graph(AbstractKernel):
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(
-                f"Graph has {number} nodes, but row {row} is node {int(np.asarray(nodes).ravel()[row])}: nodes count from 0 "
-                f"to {number - 1}. Leave out the row, or give a Laplacian that has this node."
+                f"Graph has {number} nodes, but row {row} is node {int(np.asarray(nodes).ravel()[row])}: nodes are numbered "
+                f"from 0 to {number - 1}. Leave out the row, or give a Laplacian that has this node."
             )
 
     def _weights(self) -> Float[Array, " nodes"]:
@@ -100,7 +100,16 @@ class Graph(AbstractKernel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Eigenvalues and eigenvectors of a Laplacian. They are not parameters, so they are part of a model's structure."""
+    """Eigenvalues and eigenvectors of a Laplacian, as [`kernax.kernels.Graph`][] stores them.
+
+    They are not parameters, so they are part of the structure of a model. Two of them are equal if their digests are.
+
+    **Arguments:**
+
+    - `eigenvalues`: the eigenvalues, `(nodes,)`.
+    - `vectors`: the eigenvectors in columns, `(nodes, nodes)`.
+    - `digest`: a hash of the Laplacian.
+    """
 
     eigenvalues: np.ndarray
     vectors: np.ndarray

@@ -42,13 +42,27 @@ class NormalInputs:
             raise ValueError(f"NormalInputs needs a finite mean and a positive scale, got {self.mean} and {self.scale}.")
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Evenly spaced points and weights that approximate the distribution, for kernels to rounding accuracy."""
+        """Evenly spaced points and weights that approximate the distribution, accurate to rounding for integrals of kernels.
+
+        **Returns:**
+
+        Points and weights.
+        """
         points = np.linspace(-_REACH, _REACH, _NODES)
         weights = np.exp(-0.5 * points**2)
         return self.mean + self.scale * points, weights / weights.sum()
 
     def quantile(self, level: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The value below which this share of the column lies."""
+        """The quantile of the column.
+
+        **Arguments:**
+
+        - `level`: a probability, between 0 and 1.
+
+        **Returns:**
+
+        The value below which this share of the column lies.
+        """
         return self.mean + self.scale * jax.scipy.special.ndtri(level)
 
 
@@ -80,11 +94,25 @@ class PointInputs:
         object.__setattr__(self, "weights", tuple((weights / weights.sum()).tolist()))
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """The points and their weights."""
+        """The points and their weights, divided by their sum.
+
+        **Returns:**
+
+        Points and weights.
+        """
         return np.asarray(self.points), np.asarray(self.weights)
 
     def quantile(self, level: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The value below which this share of the column lies."""
+        """The quantile of the column.
+
+        **Arguments:**
+
+        - `level`: a probability, between 0 and 1.
+
+        **Returns:**
+
+        The value below which this share of the column lies.
+        """
         points, weights = self.nodes()
         order = np.argsort(points)
         place = jnp.searchsorted(jnp.asarray(np.cumsum(weights[order]), level.dtype), level)
@@ -116,12 +144,12 @@ def uniform_inputs(lower: Any, upper: Any, number: int = 32) -> PointInputs:
 
 
 def as_inputs(inputs: Any, columns: int) -> tuple[Inputs, ...]:
-    """The distribution of each column, from what a user gives.
+    """Convert what a user may give as the distributions of columns.
 
     **Arguments:**
 
-    - `inputs`: one distribution for all columns, or one for each; or rows `(n, columns)`, whose columns are summed up by the
-      means of 64 groups of close values each.
+    - `inputs`: one distribution for all columns, or one for each; or rows `(n, columns)`: each column is then represented by
+      the means of 64 groups of close values.
     - `columns`: how many columns there are.
 
     **Returns:**

@@ -1,4 +1,4 @@
-"""Kernels on a view of the inputs: chosen columns, a learned map, an explicit feature map."""
+"""Kernels of a part of the inputs, of transformed inputs, and of an explicit feature map."""
 
 import operator
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Select(AbstractKernel):
     **Arguments:**
 
     - `kernel`: the kernel of that part.
-    - `columns`: column numbers of an array, such as `(0, 2)`; or
-    - `key`: the key of a dict, which is an axis of a `kx.Grid` whose axes have names; or
-    - `axis`: the place in a tuple, which is an axis of a `kx.Grid`. Give exactly one of the three.
+    - `columns`: column numbers of an array, such as `(0, 2)`. Give exactly one of `columns`, `key` and `axis`.
+    - `key`: the key of a dict, or of an axis of a `kx.Grid` whose axes have names.
+    - `axis`: the place in a tuple, or of an axis of a `kx.Grid`.
     """
 
     kernel: AbstractKernel
@@ -96,20 +96,29 @@ class Select(AbstractKernel):
         return eqx.tree_at(lambda k: k.kernel, self, inner)
 
     def view(self, x: Any) -> Any:
-        """The part of the rows, or of one row, that the kernel sees."""
+        """The part of the rows that the kernel uses.
+
+        **Arguments:**
+
+        - `x`: rows, or one row.
+
+        **Returns:**
+
+        That part, in the same kind of structure.
+        """
         if self.columns is not None:
             if not eqx.is_array(x):
                 raise ValueError("Select(columns=…) needs rows that are one array: name a part of the structure with key=.")
             if max(self.columns) >= x.shape[-1]:
-                raise ValueError(f"Select asks for columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
+                raise ValueError(f"Select uses columns {self.columns}, but the inputs have {x.shape[-1]} columns.")
             return x[..., jnp.asarray(self.columns)]
         if self.key is not None:
             if not isinstance(x, dict) or self.key not in x:
                 known = f"the keys {sorted(x)}" if isinstance(x, dict) else "no keys"
-                raise ValueError(f"Select asks for the key {self.key!r}, but the rows have {known}.")
+                raise ValueError(f"Select uses the key {self.key!r}, but the rows have {known}.")
             return x[self.key]
         if self.axis is None or not isinstance(x, tuple | list) or self.axis >= len(x):
-            raise ValueError(f"Select asks for axis {self.axis}: give rows as a tuple with that many parts, or a kx.Grid.")
+            raise ValueError(f"Select uses axis {self.axis}: give rows as a tuple with that many parts, or a kx.Grid.")
         return x[self.axis]
 
 
@@ -169,7 +178,16 @@ class Warp(AbstractKernel):
         return eqx.tree_at(lambda k: k.kernel, self, inner)
 
     def view(self, x: Any) -> Any:
-        """The images of the rows."""
+        """The transformed inputs.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        The images of the rows, `(n, q)`.
+        """
         return jax.vmap(self.transform)(x)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel is: a similarity of two points, the matrices made of it, and the structure that it knows about itself."""
+"""The base class of kernels: functions of two points, their matrices, and the structure that solvers can use."""
 
 import abc
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 class AbstractKernel(Parametrised):
     """Base class of kernels: symmetric, positive semi-definite functions of two points.
 
-    Splines are definite only up to their `trend`. A kernel of your own needs to define `pair` only. `gram` and `diag` follow
-    from it; a kernel overrides them if there is a faster way to the same numbers. The methods `state_space`, `features`,
-    `waves`, `axes` and `trend` say what structure a kernel has, and return `None` if it has none; solvers ask for the
-    structure that they need.
+    A kernel of your own needs to define `pair` only. `gram` and `diag` follow from it; override them if there is a faster
+    way to the same numbers. The methods `state_space`, `features`, `waves`, `axes` and `trend` describe structure that
+    solvers can use, and return `None` for a kernel without it. (Splines are definite only together with their `trend`.)
     """
 
     if TYPE_CHECKING:
@@ -32,32 +31,83 @@ class AbstractKernel(Parametrised):
 
     @abc.abstractmethod
     def pair(self, a: PyTree[Array], b: PyTree[Array]) -> Float[Array, ""]:
-        """`k(a, b)` for two points."""
+        """The kernel of two points, `k(a, b)`.
+
+        **Arguments:**
+
+        - `a`, `b`: two points: vectors, or structures of arrays.
+
+        **Returns:**
+
+        One number.
+        """
 
     def gram(self, x: Rows, z: Rows | None) -> Float[Array, "n m"]:
-        """`k(x_i, z_j)` for all rows; `z = None` means `x` itself, and then the diagonal is exact."""
+        """The kernel of all pairs of rows, `k(x_i, z_j)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `z`: other rows. `None` means `x` itself; the diagonal is then exact.
+
+        **Returns:**
+
+        A matrix of shape `(n, m)`.
+        """
         other = x if z is None else z
         return jax.vmap(lambda a: jax.vmap(lambda b: self.pair(a, b))(other))(x)
 
     def diag(self, x: Rows) -> Float[Array, " n"]:
-        """`k(x_i, x_i)` for all rows, in O(n)."""
+        """The kernel of each row with itself, `k(x_i, x_i)`, in O(n).
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array of shape `(n,)`.
+        """
         return jax.vmap(self.pair)(x, x)
 
     def gram_of_functionals(self, x: Functionals, z: Functionals) -> Float[Array, "n m"]:
-        """The covariances of what rows observe: the matrix of all points, and its derivatives along the slopes."""
+        """The covariances of observed values, slopes and averages: the matrix of all points, and its derivatives.
+
+        **Arguments:**
+
+        - `x`, `z`: rows from `kx.observe`.
+
+        **Returns:**
+
+        A matrix of shape `(n, m)`.
+        """
         return x.of(lambda points: z.of(lambda others: self.gram(points, others).T).T)
 
     def state_space(self) -> "MarkovProcess | None":
-        """The kernel as a Markov process of one column, for `kx.StateSpace()`; `None` if it is not one."""
+        """The kernel as a Markov process of one column, for `kx.StateSpace()`.
+
+        **Returns:**
+
+        A `MarkovProcess`; `None` if the kernel is not a Markov process.
+        """
         return None
 
     def features(self, x: Rows) -> Float[Array, "n r"] | None:
-        """Finitely many features with `k(a, b) = φ(a)·φ(b)`, at every row; `None` if there are none."""
+        """A finite number of features φ with `k(a, b) = φ(a)·φ(b)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        The features of every row, `(n, r)`; `None` if the kernel has no such features.
+        """
         del x
         return None
 
     def waves(self, x: Rows, number: int, seed: tuple[int, ...]) -> tuple[Float[Array, "n m"], Float[Array, " m"]] | None:
-        """Random waves of which the kernel is the mean, for `kx.RandomFeatures`; `None` if it is not one.
+        """Random waves whose mean is the kernel, for `kx.RandomFeatures`.
 
         **Arguments:**
 
@@ -68,54 +118,109 @@ class AbstractKernel(Parametrised):
         **Returns:**
 
         Angles `θ_j(x_i)` and variances v, such that `Σ_j v_j cos(θ_j(a) - θ_j(b))` is `k(a, b)` in the mean over seeds and
-        exactly `k(a, a)` for `b = a`.
+        exactly `k(a, a)` for `b = a`. `None` if the kernel is not a mean of waves.
         """
         del x, number, seed
         return None
 
     def coordinates(self, x: Rows) -> Float[Array, "n q"] | None:
-        """Numbers for every row such that close rows are strongly correlated, for `kx.Vecchia()`; `None` if there are none.
+        """Coordinates of every row such that rows close to each other are strongly correlated, for `kx.Vecchia()`.
 
-        By default the features, whose distances are those of the functions `k(a, ·)`.
+        By default these are the features, whose distances are those of the functions `k(a, ·)`.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array of shape `(n, q)`; `None` if the kernel has no coordinates.
         """
         return self.features(x)
 
     def axes(self) -> "dict[int | str, AbstractKernel] | None":
-        """The factors of a product over the axes of a `kx.Grid`, by axis; `None` if it is not such a product."""
+        """The factors of a kernel that is a product over the axes of a `kx.Grid`.
+
+        **Returns:**
+
+        A dict with a kernel for each axis; `None` if the kernel is not such a product.
+        """
         return None
 
     def check(self, x: Any, counts: Any = None) -> None:
-        """Raise `ValueError` if the kernel does not know some rows, as far as that can be seen before tracing.
+        """Raise `ValueError` if the kernel does not accept some rows, as far as that can be checked before tracing.
 
-        By default all rows are known. A kernel of labels refuses those out of range; without it, JAX would take others.
+        By default all rows are accepted. A kernel of labels refuses labels that are out of range; without this check, JAX
+        would silently use other labels.
 
         **Arguments:**
 
         - `x`: rows, as arrays of JAX or NumPy.
-        - `counts`: if these are rows to learn from, which of them count: each label must be in one of them.
+        - `counts`: for training rows, which of them count (the mask): each label must then occur in one of them.
         """
         del x, counts
 
     def summands(self) -> "tuple[AbstractKernel, ...]":
-        """The kernels of which this one is the sum; itself if it is not a sum."""
+        """The kernels whose sum this kernel is.
+
+        **Returns:**
+
+        A tuple of kernels; the kernel itself if it is not a sum.
+        """
         return (self,)
 
     def trend(self) -> "AbstractTrend | None":
-        """The functions that the kernel leaves free; `None` unless the kernel is conditionally definite (a spline)."""
+        """The functions that the kernel leaves free: their coefficients have no prior.
+
+        **Returns:**
+
+        A trend; `None` unless the kernel is conditionally definite (a spline).
+        """
         return None
 
     def definite(self, x: Rows, mask: Bool[Array, " n"]) -> "AbstractKernel":
-        """A definite kernel that differs from this one only by what its `trend` explains: itself, unless it is a spline."""
+        """A positive definite kernel that differs from this one only by functions of its `trend`.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `mask`: which rows count.
+
+        **Returns:**
+
+        A kernel; the kernel itself unless it is a spline.
+        """
         del x, mask
         return self
 
     def initialised(self, x: Rows, mask: Bool[Array, " n"], variance: Float[Array, ""]) -> "AbstractKernel":
-        """This kernel with starting values that suit the data, for `kx.initialise`; by default unchanged."""
+        """This kernel with starting values that suit the data, for `kx.initialise`. By default it is unchanged.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `mask`: which rows count.
+        - `variance`: the variance that the functions should have, one number.
+
+        **Returns:**
+
+        A kernel of the same structure.
+        """
         del x, mask, variance
         return self
 
     def __call__(self, x: Any, z: Any = None) -> Float[Array, "n m"]:
-        """The Gram matrix of `x`, or the cross-Gram matrix of `x` and `z`, in their floating type."""
+        """The kernel matrix of `x`, or of `x` and `z`, in their floating type.
+
+        **Arguments:**
+
+        - `x`: rows, `(n, d)`.
+        - `z`: other rows, `(m, d)`; `x` itself if not given.
+
+        **Returns:**
+
+        A matrix of shape `(n, n)` or `(n, m)`.
+        """
         x = take(as_rows(x, "x"))
         self.check(x)
         if z is None:

@@ -1,9 +1,9 @@
-"""Kernels that are Markov processes of one column: what `kx.StateSpace()` asks for.
+"""Kernels that are Markov processes of one column, for `kx.StateSpace()`.
 
 A process consists of parts that are independent of each other, and each part has a state of a few numbers:
 `f(t) = Σ observation · state(t)`. Over a step of length δ a state becomes `A(δ) state + shock`; the shock has the covariance
 `Q(δ)`. Without data the first state has the covariance P. For a stationary process `P = A P Aᵀ + Q` for every δ. `Q` is
-computed as it stands: the difference `P - A P Aᵀ` loses all digits for small steps.
+computed directly: the difference `P - A P Aᵀ` loses all digits for small steps.
 
 Kernels with finitely many features φ are processes, too: a part of one number for each feature, which never changes and is
 observed with the weight φ(x).
@@ -38,7 +38,7 @@ Transition = Callable[[Float[Array, "*n"]], tuple[Float[Array, "*n p j j"], Floa
 
 @dataclasses.dataclass(frozen=True)
 class Coordinate:
-    """The number of a row that is the time. It is compared by value."""
+    """The number in each row that is the time. Two of these objects are compared by value."""
 
     path: tuple[str | int, ...] = ()
     """Keys of dicts and places in tuples that lead to an array."""
@@ -46,7 +46,16 @@ class Coordinate:
     """The column of that array; `None` if it must have one column only."""
 
     def __call__(self, x: Rows) -> Float[Array, " n"]:
-        """The times of all rows; raises `TypeError` if the array has several columns and none is chosen."""
+        """The times of all rows.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array `(n,)`. Raises `TypeError` if the array has several columns and none is chosen.
+        """
         for step in self.path:
             x = x[step]
         if self.column is None and x.shape[1] != 1:
@@ -98,7 +107,7 @@ class MarkovProcess:
     **Arguments:**
 
     - `coordinate`: which number of a row is the time; `None` if the process does not depend on it.
-    - `parts`: what f is the sum of.
+    - `parts`: the independent parts whose sum is f.
     """
 
     coordinate: Coordinate | None
@@ -242,7 +251,7 @@ def _product_transition(
 
 
 def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> MarkovProcess | None:
-    """The process of a kernel that sees a function of each row; `None` if it depends on time."""
+    """The process of a kernel of a function of each row; `None` if it depends on time."""
     if process is None or process.coordinate is not None:
         return None
     return dataclasses.replace(process, parts=_viewed_parts(process.parts, view))
@@ -251,7 +260,7 @@ def viewed(process: MarkovProcess | None, view: Callable[[Rows], Rows]) -> Marko
 def selected(
     process: MarkovProcess | None, columns: tuple[int, ...] | None, place: str | int | None, view: Callable[[Rows], Rows]
 ) -> MarkovProcess | None:
-    """The process of a kernel that sees a part of each row: chosen columns of an array, or a place in a structure."""
+    """The process of a kernel of a part of each row: chosen columns of an array, or a place in a structure."""
     if process is None:
         return None
     parts, inner = _viewed_parts(process.parts, view), process.coordinate

@@ -38,12 +38,12 @@ _DECAYED = 60.0
 
 
 class Matern(AbstractStationary):
-    """Matérn of any order, `2^(1-ν)/Γ(ν) · r^ν K_ν(r)` with `r = √(2νs)` and `s = Σ (a_k - b_k)²/ℓ_k²`.
+    """Matérn kernel of any order, `2^(1-ν)/Γ(ν) · r^ν K_ν(r)` with `r = √(2νs)` and `s = Σ (a_k - b_k)²/ℓ_k²`.
 
     Paths are differentiable `⌈ν⌉ - 1` times. Positive definite in any number of columns. Both ℓ and ν are fitted; hold ν
-    with `kx.freeze` if the data says little about it. Orders 1/2, 3/2 and 5/2 are `Matern12`, `Matern32` and `Matern52`,
-    which are a hundred times faster and have a state space. It is computed as a mixture of 176 RBFs, accurate to 1e-13 for ν
-    between 0.25 and 100.
+    fixed with `kx.freeze` if the data contains little information on it. Orders 1/2, 3/2 and 5/2 are `Matern12`, `Matern32`
+    and `Matern52`, which are a hundred times faster and have a state space. It is computed as a mixture of 176 RBFs,
+    accurate to 1e-13 for ν between 0.25 and 100.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""What the parameters of a model are called: `rbf.lengthscale`, after the kernel that has them."""
+"""Names of the parameters of a model, such as `rbf.lengthscale`."""
 
 from collections import Counter
 from typing import Any
@@ -22,8 +22,8 @@ def parameter_names(model: PyTree) -> dict[Path, str]:
 
     The parameter of a kernel is named after the kernel: `rbf.lengthscale`. The variance of `2.0 * rbf * periodic` is
     `(rbf * periodic).variance`. Several kernels of one class are numbered, `rbf_1.lengthscale` and `rbf_2.lengthscale`; if
-    they have keys, such as kernels of categories, they are called `categorical_city` and `categorical_year`. All else has
-    its path as its name: `noise`, `mean.value`.
+    they have keys, such as kernels of categories, they are called `categorical_city` and `categorical_year`. Any other
+    parameter is named by its path: `noise`, `mean.value`.
 
     **Arguments:**
 
@@ -31,7 +31,7 @@ def parameter_names(model: PyTree) -> dict[Path, str]:
 
     **Returns:**
 
-    The names by the paths of [`kernax.parameters.parameters`][], in the same order. No two are the same.
+    A dict from the paths of [`kernax.parameters.parameters`][] to the names, in the same order. All names are different.
     """
     labels = kernel_labels(model)
     names = {path: _name(model, path, labels) for path, _ in parameters(model)}
@@ -64,7 +64,7 @@ def _place(path: Path) -> str:
 
 
 def kernel_labels(model: PyTree) -> dict[Path, str]:
-    """What every kernel in a model is called, by its path: `rbf`, or `(rbf * periodic)` for a product."""
+    """The name of every kernel in a model, by its path: `rbf`, or `(rbf * periodic)` for a product."""
     kernels = _kernels(model, ())
     alike: dict[tuple[str, str], list[Path]] = {}
     for path, kernel in kernels.items():

@@ -1,4 +1,4 @@
-"""Infinitely wide networks: what a random network computes, and how it learns, are kernels.
+"""Kernels of infinitely wide networks: of a random network, and of its training by gradient descent.
 
 `ArcCosine` is one layer, `NNGP` the covariance of a whole random network (Neal 1996; Williams 1997; Lee et al. 2018) and
 `NTK` the kernel under which gradient descent trains it (Jacot et al. 2018). One recursion over `GaussianPair` serves both
@@ -39,17 +39,20 @@ def _as_order(value: Any) -> int:
 
 
 class ArcCosine(AbstractKernel):
-    """`(1/π) ‖a‖ⁿ ‖b‖ⁿ J_n(θ)` for n = 0, 1, 2 (Cho & Saul 2009): an infinite layer of units `Θ(s) sⁿ`.
+    """Arc-cosine kernel, `(1/π) ‖a‖ⁿ ‖b‖ⁿ J_n(θ)`: one infinitely wide layer of units `Θ(s) sⁿ` (Cho & Saul 2009).
 
-    Norms and angle are those of the inner product `bias_variance + Σ_k v_k a_k b_k` with one weight variance, or one per
-    column (ARD); weights 1 and bias 0 give the paper's kernel. Order 0 (jumps) has rough paths, 1 (ReLU) once differentiable
-    ones, 2 twice. A vector without a direction (bias 0, a = 0) is taken to be at right angles to every other one.
+    Norms and the angle θ are those of the inner product `bias_variance + Σ_k v_k a_k b_k`. Weights 1 and bias 0 give the
+    kernel of the paper. A zero vector (bias 0 and a = 0) has no direction; its angle to all other vectors is taken as 90°.
+
+    **Arguments:**
+
+    - `order`: n: 0 for steps (rough functions), 1 for ReLU (differentiable once) or 2 (twice).
+    - `weight_variance`: v, one number or one for each column (ARD).
+    - `bias_variance`: the variance of the biases, one number, 0 or more.
     """
 
     order: int = eqx.field(static=True, default=1, converter=_as_order)
-    """n: 0, 1 or 2."""
     weight_variance: Float[Parameter, "*d"] = positive(default=1.0)
-    """v, one number or one for each column."""
     bias_variance: Float[Parameter, ""] = non_negative(default=1.0, scalar=True)
 
     def pair(self, a, b):
@@ -93,9 +96,10 @@ def _as_activation(value: Any) -> AbstractActivation:
 class AbstractNetwork(AbstractKernel):
     """Base class of kernels of fully connected networks of infinite width with `depth` hidden layers.
 
-    Scaled by fan-in: a weight of a layer with m inputs has variance `σ_w²/m` and a bias `σ_b²`. So the first preactivations
-    have the covariance `σ_b² + σ_w² a·b/d`, those after a hidden layer `σ_b² + σ_w² E[φ(u)φ(v)]`, and the last ones are the
-    network's output. The variances are one number for all layers, or one per layer of weights: `depth + 1` of them.
+    A weight of a layer with m inputs has variance `σ_w²/m`, and a bias has variance `σ_b²`. So the first preactivations
+    have the covariance `σ_b² + σ_w² a·b/d`, and those after a hidden layer have `σ_b² + σ_w² E[φ(u)φ(v)]`. The last ones
+    are the output of the network. The variances are one number for all layers, or one for each of the `depth + 1` layers of
+    weights.
     """
 
     depth: eqx.AbstractVar[int]
@@ -114,7 +118,16 @@ class AbstractNetwork(AbstractKernel):
 
     @abc.abstractmethod
     def of_first_layer(self, pair: GaussianPair) -> Float[Array, "..."]:
-        """The kernel, from the first preactivations of both inputs."""
+        """The kernel as a function of the first preactivations.
+
+        **Arguments:**
+
+        - `pair`: the first preactivations of both inputs.
+
+        **Returns:**
+
+        The values of the kernel.
+        """
 
     @property
     @abc.abstractmethod
@@ -155,24 +168,34 @@ class AbstractNetwork(AbstractKernel):
         return scaled(0.5 * (low + high))
 
     def layers(self) -> list[tuple[Float[Array, ""], Float[Array, ""]]]:
-        """Weight and bias variance of every layer, the first one first."""
+        """Weight and bias variance of every layer, starting with the first.
+
+        **Returns:**
+
+        A list of pairs.
+        """
         count = self.depth + 1
         weights, biases = (jnp.broadcast_to(v, (count,)) for v in (self.weight_variance, self.bias_variance))
         return [(weights[i], biases[i]) for i in range(count)]
 
 
 class NNGP(AbstractNetwork):
-    """The kernel of a random neural network of infinite width with `depth` hidden layers (NNGP).
+    """Kernel of a random neural network of infinite width (neural network Gaussian process).
 
-    `K⁰ = σ_b² + σ_w² a·b/d` and `Kˡ⁺¹ = σ_b² + σ_w² E[φ(u)φ(v)]` with `(u, v) ~ N(0, Kˡ)`: a weight of a layer with m inputs
-    has variance `σ_w²/m` (`weight_variance` is σ_w²) and a bias σ_b² (`bias_variance`), both one number for all layers or
-    one for each of the `depth + 1` layers of weights. Depth 0 is a linear network, whatever the activation. For ReLU
-    networks `weight_variance=2` keeps the scale from layer to layer.
+    `K⁰ = σ_b² + σ_w² a·b/d` and `Kˡ⁺¹ = σ_b² + σ_w² E[φ(u)φ(v)]` with `(u, v) ~ N(0, Kˡ)`. A weight of a layer with m inputs
+    has variance `σ_w²/m`, and a bias has variance `σ_b²`.
+
+    **Arguments:**
+
+    - `depth`: the number of hidden layers. With 0 the network is linear, whatever the activation.
+    - `activation`: the activation function φ, such as `kx.kernels.ReLU()` or `kx.kernels.Erf()`.
+    - `weight_variance`: σ_w², one number or one for each of the `depth + 1` layers of weights. For ReLU networks 2 keeps the
+      scale from layer to layer.
+    - `bias_variance`: σ_b², one number or one for each of these layers, 0 or more.
     """
 
     depth: int = eqx.field(static=True, default=1, converter=_as_depth)
     activation: AbstractActivation = eqx.field(default=ReLU(), converter=_as_activation)
-    """The activation function φ, such as `kx.kernels.ReLU()`."""
     weight_variance: Float[Parameter, "*l"] = positive(default=2.0)
     bias_variance: Float[Parameter, "*l"] = non_negative(default=0.1)
 
@@ -187,20 +210,24 @@ class NNGP(AbstractNetwork):
 
 
 class NTK(AbstractNetwork):
-    """The neural tangent kernel, `∇f(a)·∇f(b)`, of the networks of `NNGP`. The gradient is in all weights and biases.
+    """Neural tangent kernel, `∇f(a)·∇f(b)`, of the networks of [`kernax.NNGP`][].
 
-    In the NTK parametrisation (weights `σ_w w/√m` and biases `σ_b β` with standard normal, trained `w` and `β`):
-    `Θ⁰ = K⁰`, `Θˡ⁺¹ = Kˡ⁺¹ + σ_w² Θˡ E[φ'(u)φ'(v)]`, with K and all arguments as in `NNGP`.
+    Gradient descent with a small step trains an infinitely wide network as regression with this kernel. The gradient is with
+    respect to all weights `σ_w w/√m` and biases `σ_b β`, where w and β are standard normal and trained. With K as in `NNGP`:
+    `Θ⁰ = K⁰` and `Θˡ⁺¹ = Kˡ⁺¹ + σ_w² Θˡ E[φ'(u)φ'(v)]`.
+
+    **Arguments:**
+
+    - `depth`: the number of hidden layers.
+    - `activation`: the activation function φ, such as `kx.kernels.ReLU()` or `kx.kernels.Erf()`.
+    - `weight_variance`: σ_w², one number or one for each of the `depth + 1` layers of weights.
+    - `bias_variance`: σ_b², one number or one for each of these layers, 0 or more.
     """
 
     depth: int = eqx.field(static=True, default=1, converter=_as_depth)
-    """The number of hidden layers."""
     activation: AbstractActivation = eqx.field(default=ReLU(), converter=_as_activation)
-    """The activation function φ, such as `kx.kernels.ReLU()`."""
     weight_variance: Float[Parameter, "*l"] = positive(default=2.0)
-    """σ_w², one number or one for each layer of weights."""
     bias_variance: Float[Parameter, "*l"] = non_negative(default=0.1)
-    """σ_b², one number or one for each layer of weights."""
 
     @property
     def is_rough(self):

@@ -1,4 +1,4 @@
-"""Sums over sets of columns whose parts are orthogonal to each other, so that each is what it seems."""
+"""Sums over sets of columns whose parts are orthogonal to each other, so that each part is identifiable."""
 
 import itertools
 from collections.abc import Sequence
@@ -85,7 +85,16 @@ class ZeroMean(AbstractKernel):
         return eqx.tree_at(lambda k: k.kernel, self, self.kernel.initialised(x, mask, variance))
 
     def covariance_over(self, x: Float[Array, "n 1"], z: Float[Array, "m 1"]) -> Float[Array, "n m"]:
-        """`E k(x_i, s) k(z_j, s)` of this kernel over the distribution of the inputs."""
+        """`E k(x_i, s) k(z_j, s)` of this kernel, with s distributed like the inputs.
+
+        **Arguments:**
+
+        - `x`, `z`: rows of one column.
+
+        **Returns:**
+
+        A matrix of shape `(n, m)`.
+        """
         by_nodes = covariance_over(self, self, self.inputs, x, z)
         inputs = closed_form(self.kernel, self.inputs)
         if inputs is None:
@@ -142,14 +151,14 @@ class OrthogonalAdditive(AbstractKernel):
     single columns, the components are identifiable, and their variances over independent inputs add up: they are the Sobol
     indices of `kx.sensitivity`. In an `Additive` kernel the same function can be divided in many ways. Positive definite.
 
-    `e_q` comes from the recursion `e_q ← e_q + z_k e_(q-1)` over columns. (The formulas of Newton and Girard, by power sums,
-    divide differences of large numbers: with 20 columns in float32 they lose all digits.)
+    `e_q` is computed by the recursion `e_q ← e_q + z_k e_(q-1)` over columns. (The formulas of Newton and Girard subtract
+    large numbers: with 20 columns in float32 they lose all digits.)
 
     `kx.components(c, x)` has one component for each set of columns, in the order of `subsets`.
 
     **Arguments:**
 
-    - `kernels`: a kernel of one column for each column; or one kernel, of which `columns` columns get a copy each.
+    - `kernels`: a kernel of one column for each column; or one kernel, which is copied for each of `columns` columns.
     - `order`: the highest order.
     - `columns`: the number of columns, if one kernel is given.
     - `inputs`: how each column is distributed: [`kernax.kernels.NormalInputs`][], [`kernax.kernels.PointInputs`][] or
@@ -172,7 +181,8 @@ class OrthogonalAdditive(AbstractKernel):
         order = whole_number(order, "OrthogonalAdditive.order")
         if order > len(own):
             raise ValueError(
-                f"OrthogonalAdditive.order is {order}, but there are {len(own)} columns: give an order of at most that."
+                f"OrthogonalAdditive.order is {order}, but there are {len(own)} columns: give an order of at "
+                f"most {len(own)}."
             )
         known = as_inputs(NormalInputs() if inputs is None else inputs, len(own))
         parts = [ZeroMean(kernel, part) for kernel, part in zip(own, known, strict=True)]
@@ -195,8 +205,16 @@ class OrthogonalAdditive(AbstractKernel):
         return tuple(part for order in orders for part in itertools.combinations(columns, order))
 
     def component(self, *columns: int) -> "OrthogonalAdditive":
-        """The kernel of one effect: `component(0)` of a column, `component(0, 2)` of an interaction, `component()` of the
-        constant.
+        """The kernel of one effect.
+
+        **Arguments:**
+
+        - `columns`: the columns of the effect: `component(0)` is that of one column, `component(0, 2)` an interaction, and
+          `component()` the constant.
+
+        **Returns:**
+
+        A kernel.
         """
         subset = tuple(sorted(columns))
         if subset not in self.subsets:
@@ -278,4 +296,4 @@ def _named(subset: tuple[int, ...]) -> str:
 
 def _check_one_column(width: int) -> None:
     if width != 1:
-        raise ValueError(f"ZeroMean is a kernel of one column, and the inputs have {width}: write Select(…, columns=0).")
+        raise ValueError(f"ZeroMean is a kernel of one column, but the inputs have {width}: write Select(…, columns=0).")

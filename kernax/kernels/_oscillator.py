@@ -40,11 +40,13 @@ class SHO(AbstractKernel):
     With `x = 2π|δ|/period`, `a = 1/(2·quality)` and `β = √(1 - a²)` it is `e^(-ax) (cos βx + a sin(βx)/β)`. Where a > 1, it
     is the same with cosh and sinh. Paths can be differentiated once. It is a kernel of one column.
 
+    Use it for oscillations that are not exactly periodic, such as those of stars or of machines.
+
     **Arguments:**
 
-    - `period`: of the oscillation without damping. With damping it is `1/β` times as long.
-    - `quality`: how long an oscillation is remembered: after `quality/π` periods its correlation is 1/e. At 1/2 damping is
-      critical, which gives `Matern32(√3·period/2π)`. Below that nothing oscillates.
+    - `period`: the period of the oscillation without damping. With damping it is `1/β` times as long.
+    - `quality`: how slowly the oscillation changes: after `quality/π` periods its correlation is 1/e. At 1/2 (critical
+      damping) the kernel is `Matern32(√3·period/2π)`. Below 1/2 it does not oscillate.
     """
 
     period: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="x")

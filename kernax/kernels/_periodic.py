@@ -1,4 +1,4 @@
-"""Kernels that repeat."""
+"""Periodic kernels."""
 
 import equinox as eqx
 import jax
@@ -26,13 +26,13 @@ class Periodic(AbstractKernel):
     `4 sin²(π(a-b)/p) = ‖u(a) - u(b)‖²`.
 
     For one column it is also `Σ_j q_j cos(2πj(a-b)/p)`, with weights `q_j` that add up to 1 (Bessel functions of `1/ℓ²`).
-    `kx.StateSpace()` uses the first of them, so it is not exact. No value of the kernel is off by more than
-    `omitted_variance()`: with 15 harmonics less than 1e-15 if ℓ ≥ 0.8, 1e-9 if ℓ ≥ 0.5, and 1e-5 if ℓ ≥ 0.3. Where that is
-    not small against the noise, the result is `too_few_harmonics`. Other solvers use the kernel as it is.
+    `kx.StateSpace()` uses the first of these terms only, so it is not exact. The error of a kernel value is at most
+    `omitted_variance()`: with 15 harmonics less than 1e-15 if ℓ ≥ 0.8, 1e-9 if ℓ ≥ 0.5, and 1e-5 if ℓ ≥ 0.3. If that is
+    not small compared with the noise, the result is `too_few_harmonics`. Other solvers use the exact kernel.
 
     **Arguments:**
 
-    - `lengthscale`: ℓ, one number or one for each column. It has no unit: how smooth the function is within a period.
+    - `lengthscale`: ℓ, one number or one for each column: how smooth the function is within a period. It has no unit.
     - `period`: p, one number or one for each column.
     - `harmonics`: for `kx.StateSpace()` only: how many harmonics are used. Each adds two numbers to the state.
     """
@@ -66,7 +66,12 @@ class Periodic(AbstractKernel):
         return of_features(self._waves) if self.lengthscale.size == self.period.size == 1 else None
 
     def omitted_variance(self) -> Float[Array, ""]:
-        """The variance that `kx.StateSpace()` leaves out: 1 minus the weights of the harmonics that it uses."""
+        """The variance that `kx.StateSpace()` leaves out: 1 minus the weights of the harmonics that it uses.
+
+        **Returns:**
+
+        One number.
+        """
         return jnp.maximum(1.0 - jnp.sum(_wave_weights(self.harmonics, self.lengthscale.reshape(()))), 0.0)
 
     def _waves(self, x: Float[Array, "n 1"]) -> Float[Array, "n r"]:
@@ -88,10 +93,16 @@ class Periodic(AbstractKernel):
 
 
 class Cosine(AbstractKernel):
-    """Cosine kernel, `cos(2π Σ_k (a_k - b_k)/p_k)`: sine waves of one period."""
+    """Cosine kernel, `cos(2π Σ_k (a_k - b_k)/p_k)`: sine waves with one period, of any amplitude and phase.
+
+    Use it for exact sine waves; for other periodic functions use [`kernax.Periodic`][].
+
+    **Arguments:**
+
+    - `period`: p, one number or one for each column.
+    """
 
     period: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    """p, one number or one for each column."""
 
     def pair(self, a, b):
         check_width(self, "period", self.period, a.shape[-1])

@@ -30,8 +30,9 @@ from kernax.kernels._kernel import AbstractKernel
 class RandomFeatures(AbstractKernel):
     """A stationary kernel, approximated by random Fourier features: `φ(a)·φ(b)`, which is `k(a, b)` in the mean over seeds.
 
-    The error of an entry is about `variance/√(2·number)`. With `kx.LowRank()` every answer is exact for the approximation,
-    in O(n·number²). `RandomFeatures` may be added to and multiplied by kernels with features, such as `kx.Linear()`.
+    Use it for many rows, with `kx.LowRank()`. The error of an entry is about `variance/√(2·number)`. With `kx.LowRank()`
+    every result is exact for the approximation, in O(n·number²). `RandomFeatures` may be added to and multiplied by kernels
+    with features, such as `kx.Linear()`.
 
     Takes `RBF`, `Matern`, `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, their multiples, sums and products, and
     `Select` and `Warp` of them. Their parameters are fitted as usual. Second derivatives in `Matern.nu` and

@@ -21,15 +21,15 @@ class SpectralMixture(AbstractKernel):
     """`Σ_q w_q exp(-2π² Σ_k b_qk² δ_k²) cos(2π Σ_k f_qk δ_k)` with `δ = a - b`: a mixture of Gaussians as spectral density.
 
     Positive definite, since its spectral density is not negative. With enough components it comes close to any stationary
-    kernel. Its likelihood has many local maxima: start with `SpectralMixture.of_periodogram(x, y, number)`, or with
-    frequencies that you know.
+    kernel. Its likelihood has many local maxima: start with `SpectralMixture.of_periodogram(x, y, number)`, or from
+    known frequencies.
 
     **Arguments:**
 
     - `weight`: w, the variance of each component.
     - `frequency`: f, the centre of each component in every column, `(components, columns)`; `(components,)` for one column.
-    - `bandwidth`: b, the standard deviation of the frequencies around it, in the shape of `frequency`. A wave drifts out of
-      phase within about `1/(2πb)`.
+    - `bandwidth`: b, the standard deviation of the frequencies around f, in the shape of `frequency`. A wave keeps its phase
+      over a distance of about `1/(2πb)`.
     """
 
     weight: Float[Parameter, " q"] = positive(unit="y²")

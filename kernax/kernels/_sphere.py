@@ -10,16 +10,30 @@ from kernax.kernels._kernel import AbstractKernel
 
 
 class LatitudeLongitude(eqx.Module):
-    """Converts `(latitude, longitude)` in degrees on a sphere to a point in space, `(3,)`."""
+    """Converts `(latitude, longitude)` in degrees on a sphere to a point in space, `(3,)`.
+
+    **Arguments:**
+
+    - `radius`: the radius of the sphere.
+    """
 
     radius: float = eqx.field(static=True, default=1.0)
-    """The radius of the sphere."""
 
     def __check_init__(self):
         if not as_floats(self.radius, "radius") > 0:
             raise ValueError(f"the radius of a sphere must be positive, got {self.radius!r}.")
 
     def __call__(self, place: Float[Array, " columns"]) -> Float[Array, " 3"]:
+        """Convert one place.
+
+        **Arguments:**
+
+        - `place`: latitude and longitude in degrees.
+
+        **Returns:**
+
+        A vector `(3,)`.
+        """
         if place.shape != (2,):
             raise ValueError(
                 f"Sphere needs rows of latitude and longitude, got {place.shape[-1]} columns: choose two with "
@@ -31,16 +45,16 @@ class LatitudeLongitude(eqx.Module):
 
 
 def Sphere(kernel: AbstractKernel, *, radius: float = 1.0) -> Warp:  # noqa: N802  (a kernel, made of another one)
-    """A kernel of the straight distance through the sphere between two places.
+    """A kernel of the straight distance, through the sphere, between two places.
 
-    Rows are latitude and longitude in degrees. Longitudes may be counted from -180 or from 0, and poles are no special
-    places. Every kernel of three columns stays positive definite. That would not be so with the distance along the surface:
-    an RBF of it is indefinite.
+    Rows are latitude and longitude in degrees. Longitudes may run from -180 to 180 or from 0 to 360, and the poles need no
+    special treatment. Every kernel of three columns stays positive definite. With the distance along the surface it would
+    not: an RBF of that distance is indefinite.
 
     **Arguments:**
 
     - `kernel`: a kernel of three columns, such as `kx.Matern32(lengthscale=500.0)`.
-    - `radius`: of the sphere, in the units of the lengthscale: 6371.0 for kilometres on the Earth.
+    - `radius`: the radius of the sphere, in the units of the lengthscale: 6371.0 for kilometres on the Earth.
 
     **Returns:**
 

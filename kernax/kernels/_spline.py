@@ -19,9 +19,11 @@ from kernax.kernels._trends import PolynomialTrend
 
 
 class CubicSpline(AbstractKernel):
-    """Cubic spline, `|a - b|³ / 12`, with free linear functions.
+    """Cubic spline kernel, `|a - b|³ / 12`. Linear functions are left free: they have no prior.
 
-    In one dimension it is the natural cubic spline, with norm `∫ f''²`.
+    Use it to smooth or interpolate one column without choosing a lengthscale: the fit is the natural cubic smoothing spline,
+    whose norm is `∫ f''²`, and the noise is its smoothing parameter. It has no parameters. The kernel is only conditionally
+    definite, so it cannot be a factor of a product.
     """
 
     def pair(self, a, b):
@@ -41,10 +43,16 @@ class CubicSpline(AbstractKernel):
 
 
 class ThinPlate(AbstractKernel):
-    """Thin-plate spline, `∝ r^(2·order - d)`, times `log r` for even d, with free polynomials of degree below `order`.
+    """Thin-plate spline kernel, `∝ r^(2·order - d)`, times `log r` for even d, with `r = |a - b|`.
 
-    Its norm is the integral of all squared derivatives of that order. It is the surface with the least bending for order 2
-    in two dimensions (`r² log r / 8π`), the natural spline of degree `2·order - 1` in one. Needs `2·order > d` columns.
+    Use it to smooth or interpolate in one, two or three columns without choosing a lengthscale. Polynomials of degree below
+    `order` are left free: they have no prior. The norm is the integral of all squared
+    derivatives of that order, so order 2 in two columns gives the surface with the least bending (`r² log r / 8π`). In one
+    column it is the natural spline of degree `2·order - 1`.
+
+    **Arguments:**
+
+    - `order`: the order of the derivatives, a whole number. It must be more than half the number of columns, d.
     """
 
     order: int = eqx.field(static=True, default=2)

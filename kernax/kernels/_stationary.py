@@ -20,7 +20,11 @@ _WRITTEN_OUT = 8
 
 
 class AbstractStationary(AbstractKernel):
-    """Base class of kernels that are functions of the scaled squared distance. One lengthscale, or one per column (ARD)."""
+    """Base class of kernels that are functions of the scaled squared distance `s = Σ (a_k - b_k)²/ℓ_k²`.
+
+    A kernel of your own declares the field `lengthscale` (one number, or one for each column) and defines
+    `of_squared_distance`.
+    """
 
     lengthscale: eqx.AbstractVar[Float[Parameter, "*d"]]
     """ℓ, one number or one for each column."""
@@ -29,7 +33,16 @@ class AbstractStationary(AbstractKernel):
 
     @abc.abstractmethod
     def of_squared_distance(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`k` where the scaled squared distance is `s ≥ 0`."""
+        """The kernel as a function of the scaled squared distance.
+
+        **Arguments:**
+
+        - `s`: scaled squared distances, 0 or more, of any shape.
+
+        **Returns:**
+
+        The values of the kernel, in the shape of `s`.
+        """
 
     def pair(self, a, b):
         check_width(self, "lengthscale", self.lengthscale, a.shape[-1])
@@ -93,13 +106,16 @@ def _slopes(rows: Functionals) -> Float[Array, "n 1 d"]:
 
 
 class RBF(AbstractStationary):
-    """Squared exponential, `exp(-s/2)` with `s = Σ (a_k - b_k)²/ℓ_k²`: infinitely smooth sample paths.
+    """Squared exponential (Gaussian) kernel, `exp(-s/2)` with `s = Σ (a_k - b_k)²/ℓ_k²`: infinitely smooth functions.
 
-    One lengthscale ℓ, or one for each column.
+    The usual first choice for smooth functions. For rougher ones use [`kernax.Matern52`][] or [`kernax.Matern32`][].
+
+    **Arguments:**
+
+    - `lengthscale`: ℓ, one number or one for each column (ARD).
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    """ℓ, one number or one for each column."""
 
     def of_squared_distance(self, s):
         return jnp.exp(-0.5 * s)
@@ -110,13 +126,16 @@ class RBF(AbstractStationary):
 
 
 class Matern12(AbstractStationary):
-    """Matérn-1/2 or exponential, `exp(-√s)` with `s = Σ (a_k - b_k)²/ℓ_k²`: continuous, rough paths.
+    """Matérn-1/2 or exponential kernel, `exp(-√s)` with `s = Σ (a_k - b_k)²/ℓ_k²`: continuous, rough functions.
 
-    In one dimension this is the Ornstein-Uhlenbeck process.
+    In one dimension this is the Ornstein-Uhlenbeck process. Use it for functions that have no derivative.
+
+    **Arguments:**
+
+    - `lengthscale`: ℓ, one number or one for each column (ARD).
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    """ℓ, one number or one for each column."""
     is_rough: ClassVar[bool] = True
 
     def of_squared_distance(self, s):
@@ -131,10 +150,16 @@ class Matern12(AbstractStationary):
 
 
 class Matern32(AbstractStationary):
-    """Matérn-3/2, `(1 + √(3s)) exp(-√(3s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: once differentiable paths."""
+    """Matérn-3/2 kernel, `(1 + √(3s)) exp(-√(3s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: functions that are differentiable once.
+
+    Use it for functions with bends that are too sharp for [`kernax.Matern52`][].
+
+    **Arguments:**
+
+    - `lengthscale`: ℓ, one number or one for each column (ARD).
+    """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    """ℓ, one number or one for each column."""
 
     def of_squared_distance(self, s):
         return _matern32(3.0 * s)
@@ -148,10 +173,16 @@ class Matern32(AbstractStationary):
 
 
 class Matern52(AbstractStationary):
-    """Matérn-5/2, `(1 + √(5s) + 5s/3) exp(-√(5s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: twice differentiable paths."""
+    """Matérn-5/2 kernel, `(1 + √(5s) + 5s/3) exp(-√(5s))` with `s = Σ (a_k - b_k)²/ℓ_k²`: twice differentiable functions.
+
+    A good default for measured data: smooth, but less so than [`kernax.RBF`][].
+
+    **Arguments:**
+
+    - `lengthscale`: ℓ, one number or one for each column (ARD).
+    """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    """ℓ, one number or one for each column."""
 
     def of_squared_distance(self, s):
         return _matern52(5.0 * s)
@@ -165,15 +196,18 @@ class Matern52(AbstractStationary):
 
 
 class RationalQuadratic(AbstractStationary):
-    """Rational quadratic, `(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales.
+    """Rational quadratic kernel, `(1 + s/2α)^-α` with `s = Σ (a_k - b_k)²/ℓ_k²`: a mixture of RBFs of many lengthscales.
 
-    For α → ∞ it is the RBF.
+    Use it for functions that vary on several length scales. For α → ∞ it is the `RBF`.
+
+    **Arguments:**
+
+    - `lengthscale`: ℓ, one number or one for each column (ARD).
+    - `alpha`: α. The smaller it is, the more the lengthscales of the mixture differ.
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")
-    """ℓ, one number or one for each column."""
     alpha: Float[Parameter, ""] = positive(default=1.0, scalar=True)
-    """α: the smaller, the more lengthscales are mixed."""
 
     def of_squared_distance(self, s):
         return jnp.exp(-self.alpha * jnp.log1p(0.5 * s / self.alpha))
@@ -229,7 +263,7 @@ def _matern52_jvp(primals, tangents):
 
 
 def check_width(kernel: AbstractKernel, name: str, value: Array, width: int) -> None:
-    """Refuse a vector parameter whose length is not the number of columns: broadcasting would hide the mistake."""
+    """Raise if a vector parameter has another length than the number of columns. Broadcasting would hide the mistake."""
     if value.ndim > 1 or (value.ndim == 1 and value.shape[0] != width):
         raise ValueError(
             f"{type(kernel).__name__}.{name} has shape {value.shape}, but the inputs have {width} columns: "
@@ -238,7 +272,7 @@ def check_width(kernel: AbstractKernel, name: str, value: Array, width: int) -> 
 
 
 def initial_lengthscale(like: Array, x: Array, mask: Array) -> Array:
-    """A share `d/(d+2)` of median distances, in the shape of the lengthscale that they are to replace.
+    """A share `d/(d+2)` of median distances, in the shape of the lengthscale that they replace.
 
     Two rows are typically as far apart as the data is wide; with few columns most functions turn several times on the way
     (and started at the whole distance, a fit may end with all of them taken for noise), with many they do not.

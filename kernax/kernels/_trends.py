@@ -1,4 +1,4 @@
-"""Trends: functions that a model, or a spline, leaves free. They cost nothing and have no prior."""
+"""Trends: functions that a model or a spline leaves free. Their coefficients have no prior and are not penalised."""
 
 import abc
 import itertools
@@ -26,15 +26,43 @@ class AbstractTrend(eqx.Module):
 
     @abc.abstractmethod
     def functions(self, x: Rows) -> Float[Array, "n q"]:
-        """The values at every row of the functions other than the constant."""
+        """The values at every row of the functions other than the constant.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array with a column for each function.
+        """
 
     def scaled(self, x: Rows, mask: Bool[Array, " n"]) -> "AbstractTrend":
-        """The same space of functions, written so that its functions are of order 1 on the rows that count."""
+        """The same space of functions, written so that its functions are of order 1 on the rows that count.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `mask`: which rows count.
+
+        **Returns:**
+
+        A trend.
+        """
         del x, mask
         return self
 
     def __call__(self, x: Rows) -> Float[Array, "n q"]:
-        """The values of all functions at every row."""
+        """The values of all functions at every row.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        An array with a column for each function; the constant comes first if there is one.
+        """
         if isinstance(x, Functionals):
             return x.of(self)
         values = self.functions(take(x))
@@ -127,7 +155,7 @@ class TrendSum(AbstractTrend):
 
 
 class FunctionTrend(AbstractTrend):
-    """Functions of a user's own: any callable from one row to a vector of values."""
+    """Functions from the user: any callable from one row to a vector of values."""
 
     function: Callable[[Any], Any] = eqx.field(converter=as_function)
 
@@ -156,7 +184,7 @@ def joined_trends(*trends: AbstractTrend | None) -> AbstractTrend | None:
 
 
 def as_trend(value: Any) -> AbstractTrend | None:
-    """Make a trend from what a user may pass as one.
+    """Convert what a user may pass as a trend.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Kernels that differ from place to place: a switch between two, and a lengthscale that is a function of the row."""
+"""Non-stationary kernels: a switch between two kernels, and a lengthscale that is a function of the row."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ class ChangePoint(AbstractKernel):
     """One kernel before a point and another one after it: `(1 - σ_a)(1 - σ_b) k_1(a, b) + σ_a σ_b k_2(a, b)`.
 
     `σ_a = 1/(1 + e^(-(a_c - location)/width))` is a switch in column c. Positive definite, since it is the covariance of
-    `(1 - σ)f_1 + σ f_2` with independent functions.
+    `(1 - σ)f_1 + σ f_2` with independent functions. Use it if the behaviour changes at some time or place.
 
     **Arguments:**
 
     - `before`, `after`: the kernels.
-    - `location`: where the switch is at 1/2. It is fitted from here: set it by what you know.
+    - `location`: where the switch is at 1/2. A fit starts from this value, so give one that is close.
     - `width`: how wide the switch is, in the units of the column.
     - `column`: c, counted from 0.
     """
@@ -70,7 +70,7 @@ class ChangePoint(AbstractKernel):
 
     def _switch(self, x: Float[Array, "*n d"]) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
         if self.column >= x.shape[-1]:
-            raise ValueError(f"ChangePoint asks for column {self.column}, but the inputs have {x.shape[-1]} columns.")
+            raise ValueError(f"ChangePoint uses column {self.column}, but the inputs have {x.shape[-1]} columns.")
         t = (x[..., self.column] - self.location) / self.width
         return jax.nn.sigmoid(-t), jax.nn.sigmoid(t)
 

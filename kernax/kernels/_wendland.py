@@ -20,13 +20,14 @@ class Wendland(AbstractStationary):
 
     With `j = ⌊columns/2⌋ + q + 1`, the polynomials are `p_0 = 1`, `p_1 = 1 + (j+1)r`, `p_2 = 1 + (j+2)r + (j² + 4j + 3)r²/3`
     and `p_3 = 1 + (j+3)r + (6j² + 36j + 45)r²/15 + (j³ + 9j² + 23j + 15)r³/15`. Positive definite in up to `columns`
-    columns. Rows with more columns raise an error. Paths can be differentiated `smoothness` times.
+    columns. Rows with more columns raise an error. Paths can be differentiated `smoothness` times. Use it if distant rows
+    must be exactly independent.
 
     **Arguments:**
 
-    - `lengthscale`: ℓ, one number or one for each column: from this distance on two rows are independent.
+    - `lengthscale`: ℓ, one number or one for each column. Rows at this distance or further apart are independent.
     - `smoothness`: q, from 0 to 3.
-    - `columns`: the most columns for which it is to be positive definite.
+    - `columns`: the largest number of columns for which the kernel must be positive definite.
     """
 
     lengthscale: Float[Parameter, "*d"] = positive(default=1.0, unit="x")

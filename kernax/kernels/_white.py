@@ -1,4 +1,4 @@
-"""Similar only if equal."""
+"""White noise as a kernel."""
 
 import functools
 import operator
@@ -16,10 +16,13 @@ from kernax.rows import num_rows
 class White(AbstractKernel):
     """White noise: `variance` if two rows are equal in every number and label, else 0.
 
-    Every distinct row has an independent value.
+    Each distinct row has an independent value. A kernel cannot distinguish two observations at the same inputs, so these
+    share one value. For noise that differs between such observations, use `kx.Model(kernel, noise=…)`. The kernel is
+    positive definite for any rows, and its derivatives in the rows are 0.
 
-    Positive definite for any rows. Its derivatives in the rows are 0. A kernel cannot tell two observations at the same
-    inputs from one, so these share a value here. For noise of single observations, use `kx.Model(kernel, noise=…)`.
+    **Arguments:**
+
+    - `variance`: the variance of the values, one positive number.
     """
 
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")

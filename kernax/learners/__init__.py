@@ -1,4 +1,4 @@
-"""Learners beside the kernel model.
+"""Learners other than the kernel model.
 
 Linear ones on explicit features (least squares, ridge, lasso); kernel machines of other losses (support vectors, smooth
 losses, Gaussian processes seen through a likelihood); committees (AdaBoost, bagging, boosted residuals).

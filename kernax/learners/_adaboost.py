@@ -1,4 +1,4 @@
-"""AdaBoost: a committee grown member by member, each on the rows that those before it got wrong."""
+"""AdaBoost: weak learners are added one by one, each trained on the rows that the earlier ones got wrong."""
 
 import math
 from typing import Any
@@ -27,10 +27,7 @@ _POWER = 0.75
 class AdaBoost(eqx.Module):
     """A classifier fitted by AdaBoost, `F(x) = Σₜ αₜ fₜ(x)`. Call it with new rows.
 
-    Entry t of every array belongs to round t.
-
-    Rounds that were not made have vote 0, and NaN everywhere else; `num_rounds` is the number that have a vote. `bounds` is
-    `∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`, and no less than `training_errors`, the share (under D₁) of rows with `yF(x) ≤ 0`.
+    Entry t of every array belongs to round t. Rounds that did not take place have vote 0, and NaN everywhere else.
     """
 
     members: AbstractMembers
@@ -44,17 +41,21 @@ class AdaBoost(eqx.Module):
     normalisers: Float[Array, " t"]
     """`Zₜ = 2√(εₜ(1 - εₜ))`."""
     training_errors: Float[Array, " t"]
+    """The share, under the initial weights D₁, of rows with `yF(x) ≤ 0`."""
     bounds: Float[Array, " t"]
+    """`∏ Zₛ = Σᵢ D₁(i) e^{-yᵢF(xᵢ)}`, an upper bound of `training_errors`."""
     validation_errors: Float[Array, " t"] | None
-    """The share of the validation rows with `yF(x) ≤ 0`; None without such data."""
+    """The share of the validation rows with `yF(x) ≤ 0`; `None` without such data."""
     weights: Float[Array, " n"]
     """The weights with which another round would start. They sum to 1."""
     margins: Float[Array, " n"]
-    """`yᵢF(xᵢ)/Σₜαₜ` from −1 to 1 at the rows of the data: how clear the vote is, negative where it is wrong."""
+    """`yᵢF(xᵢ)/Σₜαₜ` at the rows of the data, from −1 to 1. Positive if the row is classified correctly."""
     num_rounds: Int[Array, ""]
+    """The number of rounds that took place and are kept."""
     result: Any
     """How boosting ended."""
     shapes: Any = eqx.field(static=True)
+    """The shape of one row, to check new rows."""
 
     def __repr__(self):
         if not is_concrete(self.num_rounds) or self.num_rounds.ndim:
@@ -64,20 +65,56 @@ class AdaBoost(eqx.Module):
         return f"AdaBoost({result_name(self.result)}, {rounds} rounds of {self.members!r}{error})"
 
     def __call__(self, x: Any) -> Float[Array, " m"]:
-        """`F(x)` at every row of x."""
+        """The weighted sum of votes, `F(x) = Σₜ αₜ fₜ(x)`.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)`.
+        """
         return _scores(self.members, self.fitted, self.votes, self._rows(x))
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """`sign F(x)`, −1 or +1; +1 for a tie."""
+        """The class of each row, `sign F(x)`.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row; +1 for a tie.
+        """
         return sign(self(x))
 
     def majority(self, x: Any) -> Float[Array, " m"]:
-        """The majority of the members, −1 or +1, if each has one vote; +1 for a tie."""
+        """The majority of the members if each has one vote.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row; +1 for a tie.
+        """
         one_each = jnp.where(jnp.arange(self.votes.shape[0]) < self.num_rounds, 1.0, 0.0 * self.votes)
         return sign(_scores(self.members, self.fitted, one_each, self._rows(x)))
 
     def staged(self, x: Any) -> Float[Array, "t m"]:
-        """`F(x)` after every round."""
+        """The values `F(x)` after every round.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(rounds, m)`.
+        """
         return _staged(self.members, self.fitted, self.votes, self._rows(x))
 
     def _rows(self, x: Any) -> Rows:
@@ -110,11 +147,11 @@ def adaboost(
     Boosting ends
 
     - after `rounds`;
-    - after a member without error. It gets one vote more than all earlier members together, so that the committee makes no
-      error either, and `Zₜ = exp(-αₜ)`;
+    - after a member without error. Its vote is larger by 1 than those of all earlier members together, so the committee
+      makes no error either, and `Zₜ = exp(-αₜ)`;
     - before a member that is no better than chance (`εₜ ≥ ½` up to rounding), with the status `no_better_than_chance`. If
-      this is the first member, an eager call raises an error, since there is no committee. Later it means that the
-      exponential loss is as small as it gets;
+      this is the first member, a call outside of `jit` raises an error, since there is no committee. In a later round it
+      means that the exponential loss cannot be reduced further;
     - when a condition given by `bound` or `patience` holds.
 
     One compiled program runs all rounds. It works under `jit` and `vmap`, where a status replaces errors. It has no
@@ -284,5 +321,5 @@ def _as_weights(weights: Any, data: Data) -> Float[Array, " n"]:
         return data.mask.astype(data.dtype)
     weights = as_row_weights(weights, data)
     if is_concrete(weights) and bool(jnp.any(data.mask)) and not np.asarray(weights).any():
-        raise ValueError("weights are 0 in every row that counts: give some of them more.")
+        raise ValueError("weights are 0 in every row that counts: give at least one row a positive weight.")
     return weights

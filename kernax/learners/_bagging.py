@@ -1,4 +1,4 @@
-"""Committees by resampling: the model conditioned on many draws of the rows (Breiman's bagging)."""
+"""Bagging (Breiman 1996): the model conditioned on many random draws of the rows."""
 
 import dataclasses
 from typing import Any
@@ -28,8 +28,8 @@ from kernax.solvers import AbstractSolver, Cholesky, Result, is_usable, offered,
 class Bagged(eqx.Module):
     """A bagged model. `bagged(x)` is the mean of the members that did not fail.
 
-    Member b was trained with row i `counts[b, i]` times. A member that fails has its status in `result`, is not `ok`, is NaN
-    in `members_at`, and is left out of everything else.
+    Member b was trained with row i `counts[b, i]` times. A member that failed has its status in `result`, is not `ok`, and
+    is NaN in `members_at`. All other methods leave it out.
     """
 
     model: Model
@@ -41,7 +41,7 @@ class Bagged(eqx.Module):
     alpha: Float[Array, "b n *p"]
     """The coefficients of each member."""
     free: Float[Array, "b q p"] | None
-    """The members' coefficients of the functions that a trend, or a spline, leaves free."""
+    """Each member's coefficients of the functions that a trend or a spline leaves free."""
     jitter: Float[Array, " b"]
     """The jitter of each member."""
     result: Any
@@ -54,15 +54,42 @@ class Bagged(eqx.Module):
     """Whether each member has its own parameters."""
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
-        """The mean of the members at the rows of x; NaN if all of them failed. For a common model, one Gram matrix."""
+        """The mean of the members. If they share one model, it costs one kernel matrix.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)` or `(m, p)`; NaN if all members failed.
+        """
         return _mean_at(self._without_fits, self._rows(x))
 
     def members_at(self, x: Any) -> Float[Array, "b m *p"]:
-        """Every member's prediction; NaN for those that failed."""
+        """The prediction of every member.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(members, m)` or `(members, m, p)`; NaN for members that failed.
+        """
         return _members_at(self._without_fits, self._rows(x))
 
     def spread(self, x: Any) -> Float[Array, "m *p"]:
-        """`√(mean_b (f_b(x) - f̄(x))²)`, the standard deviation over the members; 0 for a single one."""
+        """The standard deviation over the members, `√(mean_b (f_b(x) - f̄(x))²)`.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)` or `(m, p)`; 0 for a single member.
+        """
         return _spread_at(self._without_fits, self._rows(x))
 
     @property
@@ -72,27 +99,27 @@ class Bagged(eqx.Module):
 
     @property
     def oob_counts(self) -> Int[Array, " n"]:
-        """For each row, the number of members that have not seen it. Its out-of-bag prediction is their mean."""
+        """For each row, the number of members that were trained without it. Its out-of-bag prediction is their mean."""
         return jnp.sum(_out_of_bag(self), axis=0)
 
     @property
     def num_never_oob(self) -> Int[Array, ""]:
-        """The number of rows that count and that every member has seen. They are left out of `oob_error`."""
+        """The number of rows that count and were in the training rows of every member. `oob_error` leaves them out."""
         return jnp.sum(self.data.mask & (self.oob_counts == 0))
 
     @property
     def oob_predictions(self) -> Float[Array, "n *p"]:
-        """At each row the mean of the members that have not seen it; NaN where there is none, or the row does not count."""
+        """For each row the mean of the members trained without it; NaN if there is none, or if the row is masked."""
         return _out_of_bag_mean(self._without_fits)
 
     @property
     def oob_error(self) -> Float[Array, ""]:
-        """The mean squared out-of-bag residual, over rows (and outputs) that have one; NaN if none has."""
+        """The mean squared out-of-bag residual, over rows (and outputs) that have one; NaN if there is none."""
         return _out_of_bag_error(self._without_fits)
 
     @property
     def _without_fits(self) -> "Bagged":
-        """What predicts. The settings of a fit need not hash, which compilation would ask of them."""
+        """The part that predicts. The settings of a fit are left out, since compilation would need their hashes."""
         return dataclasses.replace(self, fits=None)
 
     def _rows(self, x: Any) -> Rows:
@@ -127,17 +154,18 @@ def bagged(
 ) -> Bagged:
     """A committee whose members are the model conditioned on random draws of the rows (Breiman 1996).
 
-    To the posterior, a row seen c times with noise λ is the same as a row seen once with noise λ/c. So repeated rows cost
-    nothing, and all members have the shape of the data. Each member costs O(n³), one at a time in memory. Works inside
-    `jit`, `vmap` and `grad`, and is differentiable in the model and the data, unless `fit_members=True`.
+    For the posterior, a row that occurs c times with noise λ is the same as a row that occurs once with noise λ/c. So
+    repeated rows cost nothing, and all members have the shape of the data. Each member costs O(n³), one at a time in memory.
+    Works inside `jit`, `vmap` and `grad`, and is differentiable in the model and the data, unless `fit_members=True`.
 
-    A member that fails does not raise an error (see `Bagged`). An eager call raises `FailedError` if all members fail.
+    A member that fails does not raise an error (see `Bagged`). If all members fail, a call outside of `jit` raises
+    `FailedError`.
 
     **Arguments:**
 
     - `model`: the model of every member.
     - `data`: the rows to draw from.
-    - `members`: how many members. More members do not change the draws of the first ones, nor do rows behind a mask.
+    - `members`: how many members. Neither more members nor masked rows change the draws of the first ones.
     - `key`: random key of the draws.
     - `fraction`: the share of the rows that each member draws, at least one row.
     - `replace`: draw with replacement (the bootstrap) or without (subsets).
@@ -156,7 +184,9 @@ def bagged(
     check_model_and_data(model, data, "bagged")
     refuse_gaps(data, "bagged")
     if not isinstance(model, Model):
-        raise TypeError(f"bagged needs a kx.Model, whose noise says what a repeated row is worth, got {model!r}.")
+        raise TypeError(
+            f"bagged needs a kx.Model, because its noise determines the weight of a repeated row, got {model!r}."
+        )
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     if options and not fit_members:
@@ -275,7 +305,7 @@ def _safe_members_at(committee: Bagged, x: Rows) -> Float[Array, "b m *p"]:
 
 
 def _mean_over(which: Bool[Array, "b #m"], values: Float[Array, "b m *p"]) -> Float[Array, "m *p"]:
-    """The mean over members, those only that are wanted at each row; NaN where there is none."""
+    """The mean over the members that `which` selects at each row; NaN where there is none."""
     which = which.reshape(which.shape + (1,) * (values.ndim - 2))
     number = jnp.sum(which, axis=0)
     total = jnp.sum(jnp.where(which, values, 0.0), axis=0)
@@ -289,11 +319,15 @@ def _beside(flags: Bool[Array, " k"], like: Array) -> Bool[Array, "..."]:
 def _fits(model: Model, data: Data, counts: Array, key: Any, solver: Any, options: dict[str, Any]) -> Fits:
     """Every member's hyperparameters, fitted to the rows that it has seen."""
     if not all(map(is_concrete, jax.tree.leaves((model, data, counts)))):
-        raise TypeError("fit_members=True works eagerly; inside jit, grad and vmap, let the members share the model.")
+        raise TypeError(
+            "fit_members=True works outside of jit, grad and vmap only: leave it out there, and all members share the model."
+        )
     if not is_common(model.noise):
         raise ValueError("fit_members=True needs one noise for all rows; this model has one per row.")
     if options.get("shared"):
-        raise ValueError("shared=True makes one fit of all draws: fit the model to the data with kx.fit instead.")
+        raise ValueError(
+            "fit_members=True does not allow shared=True, which makes one fit of all members: use kx.fit instead."
+        )
     x, y = jax.tree.map(np.asarray, (take(data.x), data.y))
     # Each row once. Copies agree without any noise: the likelihood has no bound as the noise goes to 0, and what is left
     # out of a fold has its copy among the rest.

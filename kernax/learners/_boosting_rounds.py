@@ -21,7 +21,7 @@ class Limits(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """What every round leaves behind; NaN in rounds that were not made."""
+    """The results of every round; NaN in rounds that did not take place."""
 
     fitted: Any
     votes: Float[Array, " t"]
@@ -33,7 +33,7 @@ class Rounds(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the loop stands. `kept` rounds have the least validation error so far, or are all of them without validation."""
+    """The state of the loop. `kept` rounds have the least validation error so far; without validation it is all of them."""
 
     made: Int[Array, ""]
     rounds: Any
@@ -112,7 +112,7 @@ def _with_member(
     weights: Float[Array, " n"],
     limits: Limits,
 ) -> tuple[State, Rounds]:
-    """One round with this member: the state after it, without the rounds before, and what is told of it."""
+    """One round with this member: the state after it, without the earlier rounds, and the results of the round."""
     values = members.values(member, take(data.x))
     error = jnp.sum(jnp.where(values != data.y, state.weights, 0.0))
     perfect = error <= 0

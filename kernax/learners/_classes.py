@@ -67,19 +67,45 @@ class SoftmaxGP(AbstractExpansion):
         return described(self, "log_likelihood", "gradient_norm")
 
     def latent(self, x: Any) -> LatentClasses:
-        """Means `(m, k)` and covariances `(m, k, k)` of the latent functions at the rows of x; O(kn²) a row."""
+        """Means and covariances of the latent functions. O(kn²) a row for k classes.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        A `LatentClasses(mean, covariance)` of shapes `(m, k)` and `(m, k, k)`.
+        """
         return _latent(self, rows_like(self.model, self.data, x))
 
     def probability(self, x: Any) -> Float[Array, "m k"]:
-        """The probability of each class at the rows of x, averaged over f.
+        """The probability of each class, averaged over the uncertainty of the latent functions.
 
         The average is taken over 2,048 fixed quasi-random nodes (Sobol's sequence, mapped to the normal distribution), with
-        an error of about 1e-3; the same call gives the same numbers. The columns add up to 1.
+        an error of about 1e-3. The same call gives the same numbers.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m, k)`, whose rows add up to 1.
         """
         return _probability(*self.latent(x))
 
     def classify(self, x: Any) -> Int[Array, " m"]:
-        """The most probable class, 0 to k - 1, at every row of x."""
+        """The most probable class of each row.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        Whole numbers from 0 to k - 1, `(m,)`.
+        """
         return jnp.argmax(self.probability(x), axis=1)
 
     def _sum(self, x):

@@ -1,4 +1,4 @@
-"""What the linear learners share: the design matrix, its centring, the answer at new points, and what they refuse."""
+"""Common parts of the linear learners: the design matrix, its centring, predictions, and checks of arguments."""
 
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ def _values(features: Any, coefficients: Array, intercept: Array, x: Rows) -> Fl
         phi = features(a)
         if phi.shape != coefficients.shape[:1]:
             raise ValueError(
-                f"a row of x makes features of shape {phi.shape}, but the fit has {coefficients.shape[0]} coefficients: "
+                f"a row of x gives features of shape {phi.shape}, but the fit has {coefficients.shape[0]} coefficients: "
                 "give rows with the columns of the data it was fitted to."
             )
         return matmul(phi, coefficients) + intercept
@@ -62,7 +62,7 @@ class Design(NamedTuple):
     """`successful`, `nonfinite` or `empty`; zeros stand in for numbers that are not finite."""
 
     def intercept(self, coefficients: Float[Array, "q *p"]) -> Float[Array, "*p"]:
-        """What centring took away: `ȳ - φ̄·θ`."""
+        """The intercept of the data before centring: `ȳ - φ̄·θ`."""
         return self.level - matmul(self.center, coefficients)
 
 
@@ -73,8 +73,8 @@ def make_design(data: Data, features: Any, intercept: bool) -> Design:
     matrix = jax.vmap(features)(take(data.x))
     if not isinstance(matrix, jax.Array) or matrix.ndim != 2:
         raise ValueError(
-            f"features make {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} of one point, and linear learners need "
-            "a vector: return jnp.stack([…]) or jnp.ravel(…), and give features= for structured inputs."
+            f"features returns {jax.tree.map(lambda leaf: leaf.shape[1:], matrix)} for one point, but linear learners "
+            "need a vector: return jnp.stack([…]) or jnp.ravel(…), and give features= for structured inputs."
         )
     matrix = data.zero_where_masked(matrix.astype(data.dtype))
     finite = finite & jnp.all(jnp.isfinite(matrix))
@@ -102,7 +102,7 @@ def _centred(data: Data, values: Float[Array, "n *p"], wanted: bool) -> tuple[Fl
 
 
 def check_data(data: Any, caller: str) -> None:
-    """Refuse what is no data, or a batch of it."""
+    """Raise if `data` is not a `Data`, or is a batch of them."""
     if not isinstance(data, Data):
         raise TypeError(f"the first argument of {caller} must be a kx.Data, got {type(data).__name__}: write kx.Data(x, y).")
     if data.mask.ndim != 1:
@@ -113,7 +113,7 @@ def check_data(data: Any, caller: str) -> None:
 
 
 def as_row_weights(weights: Any, data: Data) -> Float[Array, " n"]:
-    """A weight for each row, 0 where the data is masked; finite and not negative elsewhere, as far as may be looked at."""
+    """A weight for each row, 0 where the data is masked; finite and not negative elsewhere (not checked if traced)."""
     weights = as_floats(weights, "weights")
     if weights.shape != (data.n,):
         raise ValueError(f"weights must be one number for each of the {data.n} rows, got shape {weights.shape}.")
@@ -127,7 +127,7 @@ def as_row_weights(weights: Any, data: Data) -> Float[Array, " n"]:
 
 
 def as_penalties(value: Any, name: str, ndim: int = 0) -> Float[Array, "..."]:
-    """A penalty, or a row of them, finite and not negative as far as may be looked at."""
+    """A penalty, or a row of them, finite and not negative; traced numbers are not checked."""
     value = as_floats(value, name)
     if value.ndim != ndim or value.size == 0:
         wanted = "one number" if ndim == 0 else "a vector of one number or more"

@@ -1,4 +1,4 @@
-"""A user's own functions as the members of a committee."""
+"""Weak learners from a list of functions."""
 
 from typing import Any
 
@@ -22,19 +22,22 @@ class Entry(eqx.Module):
 
 
 class Dictionary(AbstractMembers):
-    """Weak learners `±sign g(x)`, for every function g in a list. Each maps one point to one number; the sign of 0 is +1.
+    """Weak learners `±sign g(x)`, for every function g in a list.
 
-    Points may have any structure. The functions are evaluated once at the data; after that a round costs O(n) for each
-    function. The first function in the list wins a tie. The same function objects are not compiled again.
+    The functions are evaluated once at the data; after that a round costs O(n) for each function. Of equally good functions
+    the first in the list is chosen. The same function objects are not compiled again.
+
+    **Arguments:**
+
+    - `functions`: the functions g. Each maps one point, of any structure, to one number. The sign of 0 is +1.
     """
 
     functions: tuple[Any, ...]
-    """The functions g."""
 
     def __init__(self, functions: Any):
         self.functions = tuple(as_function(function) for function in functions)
         if not self.functions:
-            raise ValueError("a Dictionary needs one function or more.")
+            raise ValueError("Dictionary needs at least one function.")
 
     def prepare(self, x: Rows) -> Float[Array, "k n"]:
         return jnp.stack([_signs(function, x) for function in self.functions])
@@ -53,6 +56,6 @@ class Dictionary(AbstractMembers):
 def _signs(function: Any, x: Rows) -> Float[Array, " m"]:
     values = jax.vmap(function)(x)
     if not isinstance(values, jax.Array) or values.ndim != 1:
-        raise ValueError("a function of a Dictionary must make one number of one point.")
+        raise ValueError("each function of a Dictionary must return one number for one point.")
     dtype = jax.tree.leaves(x)[0].dtype
     return jnp.where(values >= 0, 1.0, -1.0).astype(dtype)

@@ -77,8 +77,8 @@ def held_at(dual: Dual, place: Int[Array, " n"]) -> Float[Array, " n"]:
 
 
 def constant_level(gram: Float[Array, "n n"]) -> Float[Array, ""]:
-    """A constant that may be added to K where `Σα` is known. The solution stays, and what was singular only for want of an
-    intercept (a linear kernel on as many free rows as columns) is no longer."""
+    """A constant that may be added to K where `Σα` is known. The solution does not change, and a matrix that is singular
+    only because it has no intercept (a linear kernel on as many free rows as columns) becomes regular."""
     return jnp.mean(jnp.diagonal(gram))
 
 
@@ -164,7 +164,7 @@ def _attached_jvp(intercept, primals, tangents):
     moved = d_dual.targets - matmul(d_dual.gram, value[0]) - matmul(dual.gram, d_held)
     bordered = jnp.any(free) & intercept
 
-    # One vector, not a pair: its transpose wants all operands to depend on the tangents, and δΣα does only where C moves.
+    # One vector, not a pair: its transpose needs all operands to depend on the tangents, and δΣα does only where C moves.
     def apply(of: Float[Array, " m"]) -> Float[Array, " m"]:
         inside = jnp.where(free, of[:-1], 0.0)
         left = jnp.where(free, matmul(dual.gram, inside) + jnp.where(bordered, of[-1], 0.0), of[:-1])

@@ -14,10 +14,16 @@ from kernax.parameters import Parameter, Parametrised, as_function, positive, re
 
 
 class PolynomialFeatures(eqx.Module):
-    """All monomials of a point's coordinates of degree 1 to `degree`; `interactions=False` keeps the pure powers only.
+    """All monomials of the coordinates of a point, of degree 1 to `degree`.
 
-    The constant is not among them, since it is the intercept of the learner; `constant=True` puts it first (for
-    `kx.FeatureMap`, or with `intercept=False`). d coordinates make `C(d + degree, degree) - 1` features, or `d · degree`.
+    d coordinates give `C(d + degree, degree) - 1` features, or `d · degree` without interactions.
+
+    **Arguments:**
+
+    - `degree`: the highest degree, a whole number of at least 1.
+    - `interactions`: include products of different coordinates; with `False` only powers of single coordinates.
+    - `constant`: put the constant 1 first. Linear learners add an intercept themselves, so it is left out by default;
+      include it for `kx.FeatureMap`, or with `intercept=False`.
     """
 
     degree: int = eqx.field(static=True, converter=lambda value: whole_number(value, "PolynomialFeatures.degree"))
@@ -25,8 +31,18 @@ class PolynomialFeatures(eqx.Module):
     constant: bool = eqx.field(static=True, default=False, kw_only=True)
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
+        """The features of one point.
+
+        **Arguments:**
+
+        - `a`: a point, `(d,)`.
+
+        **Returns:**
+
+        A vector.
+        """
         if a.ndim != 1:
-            raise ValueError(f"PolynomialFeatures takes a point of d coordinates, got shape {a.shape}.")
+            raise ValueError(f"PolynomialFeatures needs a point of shape (d,), got shape {a.shape}.")
         # A factor that is left out stands as a 1 behind the coordinates; products, and no powers, since these have no
         # derivative at 0 in some of their arguments.
         padded = jnp.append(a, 1.0)
@@ -48,20 +64,37 @@ class PolynomialFeatures(eqx.Module):
 
 
 class FourierFeatures(Parametrised):
-    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`."""
+    """Fourier features, `scale · [cos(ω₁·a), …, cos(ω_m·a), sin(ω₁·a), …, sin(ω_m·a)]`.
+
+    [`kernax.learners.random_fourier_features`][] draws the frequencies for an RBF kernel.
+
+    **Arguments:**
+
+    - `frequencies`: ω, `(m, d)`, one frequency per row.
+    - `scale`: a factor of all features, one positive number.
+    """
 
     frequencies: Float[Parameter, "m d"] = real()
-    """ω, `(m, d)`."""
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True)
 
     def __check_init__(self):
         if self.frequencies.ndim != 2:
             raise ValueError(
-                f"FourierFeatures.frequencies has shape {self.frequencies.shape}; kernax wants (m, d), one frequency a row: "
-                "for points with one coordinate write frequencies[:, None]."
+                f"FourierFeatures.frequencies has shape {self.frequencies.shape}; kernax needs (m, d), one frequency per "
+                "row: for points with one coordinate write frequencies[:, None]."
             )
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, " q"]:
+        """The features of one point.
+
+        **Arguments:**
+
+        - `a`: a point, `(d,)`.
+
+        **Returns:**
+
+        A vector of `2m` numbers.
+        """
         if a.shape != self.frequencies.shape[1:]:
             raise ValueError(
                 f"the frequencies have {self.frequencies.shape[1]} coordinates, but a point has shape {a.shape}."
@@ -90,7 +123,7 @@ def random_fourier_features(key: Key[Array, ""], num: int, lengthscale: Any) -> 
             "jnp.full(d, ℓ)."
         )
     if is_concrete(lengthscale) and not np.all(np.asarray(lengthscale) > 0):
-        raise ValueError(f"a lengthscale is positive, got {np.asarray(lengthscale)}.")
+        raise ValueError(f"lengthscale must be positive, got {np.asarray(lengthscale)}.")
     num = whole_number(num, "the number of frequencies")
     draws = jax.random.normal(key, (num, lengthscale.shape[0]), lengthscale.dtype)
     return FourierFeatures(draws / lengthscale, scale=jnp.asarray(num**-0.5, lengthscale.dtype))

@@ -1,8 +1,8 @@
-"""An interior-point method for the dual: slower than pivoting, and at ease where pivoting is not.
+"""An interior-point method for the dual: slower than pivoting, but it also converges where pivoting does not.
 
-A singular K (few features, duplicate rows, a very smooth kernel) has many solutions α, and which coefficients are free is no
-well-posed question. The method here never asks it. With `α = p - m`, `0 ≤ p ≤ upper`, `0 ≤ m ≤ -lower` and multipliers of
-the four inequalities, it follows the solutions of "coefficient × multiplier = μ" down to μ = 0 by Newton steps, with
+A singular K (few features, duplicate rows, a very smooth kernel) has many solutions α, and which coefficients are free is
+not well defined. The method here does not need to know. With `α = p - m`, `0 ≤ p ≤ upper`, `0 ≤ m ≤ -lower` and multipliers
+of the four inequalities, it follows the solutions of "coefficient × multiplier = μ" down to μ = 0 by Newton steps, with
 Mehrotra's prediction and correction. Each step solves a system with `B = I + D^½ K D^½`, whose eigenvalues are 1 or more; D
 is 0 in rows that do not count. Where C is so large that rounding spoils the end of the path, the best point is the answer.
 """

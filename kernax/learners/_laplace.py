@@ -1,7 +1,7 @@
-"""Gaussian processes seen through a likelihood that is not normal, by Laplace's approximation at the mode.
+"""Gaussian processes with a likelihood that is not normal, by Laplace's approximation at the mode.
 
-The mode of the posterior, `min Σ -log p(y_i | f_i) + ½‖f‖²`, is a kernel machine's answer with λ = ½. Around it the
-posterior is taken for a normal one, of precision `K⁻¹ + W` with
+The mode of the posterior, `min Σ -log p(y_i | f_i) + ½‖f‖²`, is the solution of a kernel machine with λ = ½. Around it
+the posterior is approximated by a normal distribution with precision `K⁻¹ + W` and
 `W = -∂² log p(y | f)` (Rasmussen & Williams, 3.4 and 5.5.1).
 """
 
@@ -51,7 +51,7 @@ _MAX_STEPS = 100
 class LatentGP(AbstractMachine):
     """A Gaussian process f with any likelihood: observations `y_i ~ p(y | f(x_i))`, `p = e^-loss / Z`.
 
-    `kx.condition(gp, data)` finds the mode and Laplace's approximation around it: O(n³/3) for each of five to ten steps.
+    `kx.condition(gp, data)` finds the mode and Laplace's approximation around it, in five to ten steps of O(n³/3) each.
     `kx.fit(gp, data)` maximises the approximate marginal likelihood. For a constant level, add `kx.Constant()` to the
     kernel.
 
@@ -161,29 +161,55 @@ class LaplaceGP(AbstractExpansion):
         return described(self, "log_likelihood", "gradient_norm")
 
     def latent(self, x: Any) -> Latent:
-        """Mean `k_xX α` and variance `k(x,x) - k_xX (K + W⁻¹)⁻¹ k_Xx` of f at the rows of x; O(n²) a row with a dense
-        solver."""
+        """Mean `k_xX α` and variance `k(x,x) - k_xX (K + W⁻¹)⁻¹ k_Xx` of f. O(n²) a row with a dense solver.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        A `Latent(mean, variance)` of two arrays `(m,)`.
+        """
         return _latent(self, rows_like(self.model, self.data, x))
 
     def _sum(self, x):
         return self.system.mean(x, self.solution)
 
     def probability(self, x: Any) -> Float[Array, "m *k"]:
-        """`P(y = +1)` at the rows of x, averaged over f; of grades (`Ordinal`) all probabilities, `(m, k)`.
+        """The probability of each label, averaged over the uncertainty of f: closer to ½ than the sigmoid of the mean of f.
 
-        It is nearer to ½ than the sigmoid of the mean of f, since f is uncertain.
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        `P(y = +1)` for each row, `(m,)`; for grades (`Ordinal`) the probabilities of all k grades, `(m, k)`. Raises
+        `TypeError` if the likelihood gives no probabilities.
         """
         return averaged(self.model.likelihood.probability, *self.latent(x))
 
     def mean(self, x: Any) -> Float[Array, " m"]:
-        """The mean of a new observation at the rows of x, averaged over f: of counts, the mean of `e^f`, which is more than
-        `e` to the mean of f. Of grades, the mean of 0, …, k - 1."""
+        """The mean of a new observation, averaged over the uncertainty of f.
+
+        For counts it is the mean of `e^f`, which is larger than `e` to the mean of f. For grades it is the mean of
+        0, …, k - 1.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)`.
+        """
         return averaged(self.model.likelihood.mean, *self.latent(x))
 
     def interval(self, x: Any, level: float = 0.95) -> Interval:
         """The interval that contains a new observation with probability `level`, from its quantiles `(1 ± level)/2`.
 
-        Whole numbers for counts and grades. The uncertainty of f is included. Not differentiable.
+        The ends are whole numbers for counts and grades. The uncertainty of f is included. Not differentiable.
 
         **Arguments:**
 
@@ -197,11 +223,30 @@ class LaplaceGP(AbstractExpansion):
         return interval(self.model.likelihood, *self.latent(x), level)
 
     def log_density(self, x: Any, y: Any) -> Float[Array, " m"]:
-        """`log p(y | x)` of new observations y `(m,)` at the rows of x, averaged over f."""
+        """The log density `log p(y | x)` of new observations, averaged over the uncertainty of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+        - `y`: new observations, `(m,)`.
+
+        **Returns:**
+
+        An array of shape `(m,)`.
+        """
         return log_density(self.model.likelihood, *self.latent(x), y)
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """-1 or +1 for every row of x, by the mean of f."""
+        """The class of each row, by the mean of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row.
+        """
         check_classifier(self.model.likelihood)
         return sign(self(x))
 
@@ -263,7 +308,7 @@ def _by_factors(model: LatentGP, data: Data, finite: Bool[Array, ""], solver: Ab
 def _by_conditioning(model: LatentGP, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> LaplaceGP:
     """By the System of `K + W⁻¹`, which any solver prepares."""
     if not solver.solves:
-        raise TypeError(f"LatentGP needs all rows, and {solver!r} computes with a part of them: leave out part=.")
+        raise TypeError(f"LatentGP needs all rows, but {solver!r} uses only some of them: leave out part=.")
     likelihood, dtype = model.likelihood, data.dtype
     term, allowed = data_term(likelihood, data, jnp.ones((), dtype))
     prior = prior_of(gram_of(model.kernel, data.x, data.mask), solver, term)

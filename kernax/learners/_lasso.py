@@ -23,7 +23,7 @@ class LassoFit(AbstractLinearFit):
 
     `kkt_residual` is the largest violation of the optimality conditions: with the correlations `g = Φᵀ(y - Φw)` it is
     `|g_j - (λ/2) sign(w_j)|` where `w_j ≠ 0` and `max(|g_j| - λ/2, 0)` elsewhere, relative to `max |Φᵀy|` (columns and y
-    centred if there is an intercept). `result` depends on it.
+    centred if there is an intercept).
     """
 
     features: Any
@@ -38,6 +38,7 @@ class LassoFit(AbstractLinearFit):
     num_steps: Int[Array, ""]
     """The number of knots of the path that were passed."""
     result: Any
+    """How the computation ended; it depends on `kkt_residual`."""
 
 
 class LassoPath(eqx.Module):
@@ -92,9 +93,9 @@ def lasso(
 ) -> LassoFit:
     """Minimise `½‖y - Φw‖² + (λ/2)‖w‖₁`. scikit-learn's alpha is `λ/(2n)`.
 
-    Exact: the path is followed down to λ, knot by knot (see [`kernax.learners.lasso_path`][] for the cost). Differentiable
-    with respect to λ, y, x and the parameters of the feature map, to any order, by implicit differentiation on the active
-    columns.
+    The solution is exact: the path is followed down to λ, knot by knot (see [`kernax.learners.lasso_path`][] for the cost).
+    Differentiable with respect to λ, y, x and the parameters of the feature map, to any order, by implicit differentiation
+    on the active columns.
 
     **Arguments:**
 
@@ -132,18 +133,19 @@ def lasso_path(
 ) -> LassoPath:
     """The lasso for every penalty of a descending grid, from one walk along the piecewise linear path.
 
-    O(nq²) once, then O(q²) for each knot (where a column enters or leaves) and each penalty. Built on `ΦᵀΦ`: columns that
-    are nearly dependent cost digits; if they cost too many, the status is `stalled`.
+    O(nq²) once, then O(q²) for each knot (where a column enters or leaves) and each penalty. It uses `ΦᵀΦ`, so
+    nearly dependent columns reduce the accuracy. If it becomes too low, the status is `stalled`.
 
     **Arguments:**
 
     - `data`: the rows.
     - `penalties`: the grid. `None` for a geometric one, which derivatives treat as fixed.
     - `num`: the number of penalties of that grid.
-    - `smallest`: the end of that grid, relative to the smallest penalty at which all coefficients are 0, where it starts.
+    - `smallest`: the last penalty of that grid, relative to its first, which is the smallest penalty at which all
+      coefficients are 0.
     - `features`: a map of one point to a vector; by default the columns of x.
     - `intercept`: add an intercept, which is not penalised.
-    - `max_steps`: the largest number of knots, by default `20·min(n, q) + 100`. Penalties that are not reached get the last
+    - `max_steps`: the largest number of knots, by default `20·min(n, q) + 100`. Penalties that are not reached have the last
       solution and the status `max_steps_reached`.
     - `rtol`: the KKT residual up to which the status is a success; by default the root of the rounding unit.
     - `throw`: raise an error if there is no solution; with `False` return the statuses.
@@ -156,9 +158,9 @@ def lasso_path(
     if penalties is not None:
         penalties = as_penalties(penalties, "penalties", ndim=1)
         if is_concrete(penalties) and not np.array_equal(penalties, np.sort(penalties)[::-1]):
-            raise ValueError("penalties must descend, as the path does: write np.sort(penalties)[::-1].")
+            raise ValueError("penalties must be in descending order: write np.sort(penalties)[::-1].")
     elif num < 1 or not 0 < smallest <= 1:
-        raise ValueError(f"a grid needs num of 1 or more and smallest between 0 and 1, got {num} and {smallest}.")
+        raise ValueError(f"num must be at least 1 and smallest between 0 and 1, got {num} and {smallest}.")
     limits = _as_limits(max_steps, rtol)
     path = _path(data, penalties, as_features(features), intercept, *limits, num, jnp.asarray(smallest))
     if throw:

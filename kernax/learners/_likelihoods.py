@@ -56,10 +56,13 @@ class NegativeBinomial(AbstractLoss):
     """Negative binomial likelihood for counts y with mean `μ = e^f` and variance `μ + dispersion·μ²`, larger than Poisson's.
 
     `-log p = (y + r) log(1 + e^{f - log r}) - y(f - log r) + log(Γ(r) Γ(y + 1) / Γ(y + r))` with `r = 1/dispersion`.
+
+    **Arguments:**
+
+    - `dispersion`: one positive number. Towards 0 the distribution becomes Poisson's.
     """
 
     dispersion: Float[Parameter, ""] = positive(default=0.5, scalar=True)
-    """The dispersion, a positive number."""
     whole: ClassVar[bool] = True
 
     def value(self, y, f):
@@ -94,7 +97,7 @@ class NegativeBinomial(AbstractLoss):
 class Ordinal(AbstractLoss):
     """Ordinal likelihood for ordered grades y = 0, …, k - 1.
 
-    `P(y ≤ j) = 1/(1 + e^{f - t_j})` with rising thresholds `t_0 < … < t_{k-2}`.
+    `P(y ≤ j) = 1/(1 + e^{f - t_j})` with increasing thresholds `t_0 < … < t_{k-2}`.
 
     The thresholds are parameters that `kx.fit` fits: the first one and the gaps between them.
 
@@ -115,8 +118,8 @@ class Ordinal(AbstractLoss):
         levels = np.asarray(thresholds, float)
         if levels.ndim != 1 or len(levels) < 2 or not (np.diff(levels) > 0).all():
             raise ValueError(
-                f"Ordinal takes the number of grades, 3 or more, or rising thresholds, got {thresholds!r}: for two grades "
-                "take learners.Bernoulli()."
+                f"Ordinal takes the number of grades, 3 or more, or increasing thresholds, got {thresholds!r}: for two "
+                "grades use learners.Bernoulli()."
             )
         self.first = levels[0]
         self.gaps = np.diff(levels)
@@ -174,14 +177,18 @@ class Ordinal(AbstractLoss):
 class StudentT(AbstractLoss):
     """Student's t likelihood, `y = f + scale·t` with `freedom` degrees of freedom: outliers have little influence.
 
-    `-log p = ½(ν + 1) log(1 + r²/(ν scale²)) + …` with `r = y - f` is not convex: its curvature is negative beyond
-    `|r| = √ν scale`, and the mode need not be unique. `condition` searches from two starts. If these lead to different
-    modes, it keeps the better one, and the result is `several_modes`. In Laplace's approximation a negative curvature counts
-    as 0.
+    `-log p = ½(ν + 1) log(1 + r²/(ν scale²)) + …` with `r = y - f` and ν = `freedom` is not convex: its curvature is
+    negative beyond `|r| = √ν scale`, so there may be several modes. `condition` searches from two starts. If these lead to
+    different modes, it keeps the better one, and the result is `several_modes`. Laplace's approximation treats a negative
+    curvature as 0.
+
+    **Arguments:**
+
+    - `scale`: the scale, in the unit of y; one positive number.
+    - `freedom`: the degrees of freedom, one number of at least 0.1. The fewer there are, the heavier are the tails.
     """
 
     scale: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
-    """The scale, a positive number."""
     freedom: Float[Parameter, ""] = positive(default=4.0, scalar=True, floor=0.1, ceiling=1e6)
 
     @property

@@ -19,8 +19,7 @@ FORMS = ("primal", "dual", "saddle_point")
 class LeastSquaresFit(AbstractLinearFit):
     """An ordinary least squares fit: coefficients (q,) or (q, p), and the leverage and residual of every row.
 
-    `leverage` is `ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the weight of row i in its own fitted value. It sums to `rank`, which counts the
-    intercept. If `result` is not `successful`, all numbers except the rank are NaN.
+    If `result` is not `successful`, all numbers except the rank are NaN.
     """
 
     features: Any
@@ -32,12 +31,15 @@ class LeastSquaresFit(AbstractLinearFit):
     residuals: Float[Array, "n *p"]
     """y minus the fitted values."""
     leverage: Float[Array, " n"]
+    """`ℓᵢ² = [Φ(ΦᵀΦ)⁻¹Φᵀ]ᵢᵢ`, the weight of row i in its own fitted value. Its sum is `rank`."""
     rank: Int[Array, ""]
+    """The numerical rank, which includes the intercept."""
     result: Any
+    """How the computation ended: `rank_deficient` if the coefficients are not unique."""
 
     @property
     def interpolated(self) -> Bool[Array, " n"]:
-        """The rows whose leverage is 1 to rounding: the fit goes through them, and without them has no unique answer."""
+        """The rows whose leverage is 1 up to rounding. The fit goes through them, and is not unique without them."""
         margin = 10 * jnp.finfo(self.leverage.dtype).eps * self.leverage.shape[-1]
         return self.leverage >= 1.0 - margin
 
@@ -131,9 +133,11 @@ def ridge(
     - `penalty`: λ. With 0 this is least squares, and may be `rank_deficient`.
     - `features`: a map of one point to a vector; by default the columns of x.
     - `intercept`: add an intercept, which is not penalised.
-    - `form`: how it is solved. `"primal"`: `θ = (ΦᵀΦ + λI)⁻¹ Φᵀy`, O(nq² + q³). `"dual"`: `θ = Φᵀ(ΦΦᵀ + λI)⁻¹ y`, O(n²q +
-      n³); if jitter and not λ decides the answer, its status is `singular`. `"saddle_point"`: `[[λI, Φᵀ], [Φ, -I]] [θ; r] =
-      [0; y]`, O((n + q)³), which squares no condition number. By default the cheaper of the first two.
+    - `form`: how it is solved; by default the cheaper of the first two.
+        - `"primal"`: `θ = (ΦᵀΦ + λI)⁻¹ Φᵀy`, O(nq² + q³).
+        - `"dual"`: `θ = Φᵀ(ΦΦᵀ + λI)⁻¹ y`, O(n²q + n³). If the answer depends on the jitter rather than on λ, the status is
+          `singular`.
+        - `"saddle_point"`: `[[λI, Φᵀ], [Φ, -I]] [θ; r] = [0; y]`, O((n + q)³). It does not square the condition number.
     - `throw`: raise an error if there is no solution; with `False` return the status.
 
     **Returns:**

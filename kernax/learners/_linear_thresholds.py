@@ -21,11 +21,14 @@ class LinearThreshold(eqx.Module):
 
 
 class LinearThresholds(AbstractMembers):
-    """Weak learners that are half-spaces, `±sign(w·x - θ)`. The best one is hard to find; this finds a good one.
+    """Weak learners that are half-spaces, `±sign(w·x - θ)`. It finds a good one; finding the best one would be too slow.
 
-    The direction is that of weighted ridge regression of y, which is Fisher's discriminant, on columns brought to variance
-    1 under the weights; `ridge` is what is added to those. The threshold is then exact, as that of a stump. O(nd² + d³ +
-    n log n) a round.
+    The direction is that of weighted ridge regression of y (Fisher's discriminant) on columns that are scaled to variance 1
+    under the weights. Given the direction, the threshold is the best one. O(nd² + d³ + n log n) a round.
+
+    **Arguments:**
+
+    - `ridge`: the number that is added to the variances, positive.
     """
 
     ridge: float = eqx.field(static=True, default=1e-6)

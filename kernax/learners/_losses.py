@@ -1,4 +1,4 @@
-"""Smooth losses: what a machine minimises, and, where `e^-loss` has a constant mass over y, a likelihood."""
+"""Smooth losses for kernel machines. A loss is also a likelihood if the integral of `e^-loss` over y is constant."""
 
 import abc
 import functools
@@ -35,7 +35,7 @@ class AbstractLoss(Parametrised):
     """Base class of losses: functions of an observation y and a value f, convex in f and continuously differentiable.
 
     A loss of your own needs to define `value` only; derivatives come from automatic differentiation. The other methods are
-    for losses that are also likelihoods, `p(y | f) = e^-loss / Z` with a Z that does not depend on f, or give probabilities.
+    for losses that give probabilities, or that are also likelihoods: `p(y | f) = e^-loss / Z`, where Z does not depend on f.
     """
 
     labels: ClassVar[bool] = False
@@ -45,8 +45,12 @@ class AbstractLoss(Parametrised):
 
     @property
     def surrogate(self) -> "AbstractLoss | None":
-        """A convex loss whose minimum is a second start, if this loss is not convex and its minimum need not be unique;
-        `None` if it is convex."""
+        """A convex loss, whose minimum is used as a second start if this loss is not convex.
+
+        **Returns:**
+
+        A loss; `None` if this loss is convex.
+        """
         return None
 
     @property
@@ -61,54 +65,140 @@ class AbstractLoss(Parametrised):
 
     @abc.abstractmethod
     def value(self, y: Scalar, f: Scalar) -> Scalar:
-        """The loss of one row."""
+        """The loss of one row.
+
+        **Arguments:**
+
+        - `y`: the observation, one number.
+        - `f`: the value of the function, one number; one for each latent function if there are several.
+
+        **Returns:**
+
+        One number.
+        """
 
     def held_out(self, y: Scalar, f: Scalar) -> Scalar:
-        """The score of a held-out row. It must not fall merely because the loss's parameters change."""
+        """The score of a held-out row. It must not decrease merely because parameters of the loss change.
+
+        **Arguments:**
+
+        - `y`, `f`: as in `value`.
+
+        **Returns:**
+
+        One number; by default the loss.
+        """
         return self.value(y, f)
 
     def log_normaliser(self) -> Scalar:
-        """`log Z`, where `Z = ∫ e^-loss(y, f) dy` (a sum, for labels and counts)."""
+        """`log Z` with `Z = ∫ e^-loss(y, f) dy` (a sum for labels and counts).
+
+        **Returns:**
+
+        One number. Raises `TypeError` if the loss is not a likelihood.
+        """
         raise TypeError(
             f"{self!r} is not a negative log-likelihood: the integral of e^-loss over y depends on f, or is not known. "
-            f"Give `fit` "
-            "another objective, such as kx.learners.kfold_loss, or use a loss that is one, such as learners.Logistic()."
+            "Give `fit` another objective, such as kx.learners.kfold_loss, or use a loss that is a likelihood, such as "
+            "learners.Logistic()."
         )
 
     def log_density(self, y: Scalar, f: Scalar) -> Scalar:
-        """`log p(y | f) = -loss - log Z`, for one row."""
+        """The log density of one row, `log p(y | f) = -loss - log Z`.
+
+        **Arguments:**
+
+        - `y`, `f`: as in `value`.
+
+        **Returns:**
+
+        One number.
+        """
         return -self.value(y, f) - self.log_normaliser()
 
     def probability(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`P(y = +1 | f)`, elementwise; of several grades all probabilities, on a last axis."""
-        raise TypeError(
-            f"{self!r} gives no probabilities: take learners.Logistic(), or a loss with a `probability` of its own."
-        )
+        """The probability `P(y = +1 | f)`, elementwise.
+
+        **Arguments:**
+
+        - `f`: values of the function, any shape.
+
+        **Returns:**
+
+        An array in the shape of `f`; for several grades the probabilities of all, on a last axis.
+        """
+        raise TypeError(f"{self!r} gives no probabilities: use learners.Logistic(), or a loss that defines `probability`.")
 
     def mean(self, f: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`E(y | f)`, elementwise."""
-        raise TypeError(f"{self!r} has no mean of y given f: take learners.Poisson(), or a loss with a `mean` of its own.")
+        """The mean `E(y | f)`, elementwise.
+
+        **Arguments:**
+
+        - `f`: values of the function, any shape.
+
+        **Returns:**
+
+        An array in the shape of `f`.
+        """
+        raise TypeError(f"{self!r} has no mean of y given f: use learners.Poisson(), or a loss that defines `mean`.")
 
     def cumulative(self, y: Float[Array, "..."], f: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`P(Y ≤ y | f)`, elementwise, for y that need not be whole. For counts it is right at whole numbers, and rises from
-        one to the next."""
+        """The distribution function `P(Y ≤ y | f)`, elementwise.
+
+        **Arguments:**
+
+        - `y`: numbers, not necessarily whole. For counts, the answer is exact at whole numbers and increases between them.
+        - `f`: values of the function.
+
+        **Returns:**
+
+        An array of probabilities.
+        """
         raise TypeError(
-            f"{self!r} has no distribution function: take learners.Poisson(), or a loss with a `cumulative` of its own."
+            f"{self!r} has no distribution function: use learners.Poisson(), or a loss that defines `cumulative`."
         )
 
     def allows(self, y: Scalar) -> Bool[Array, ""]:
-        """Whether y is a value that may be observed."""
+        """Whether y is a possible observation.
+
+        **Arguments:**
+
+        - `y`: an observation.
+
+        **Returns:**
+
+        A boolean.
+        """
         return jnp.abs(y) == 1 if self.labels else jnp.asarray(True)
 
     def has_minimum(self, y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Bool[Array, ""]:
-        """Whether the loss of all rows that count has a minimum over constants; otherwise an intercept grows without
-        bound."""
+        """Whether the total loss of a constant has a minimum. If not, an intercept would grow without bound.
+
+        **Arguments:**
+
+        - `y`: observations, `(n,)`.
+        - `counts`: which of them count.
+
+        **Returns:**
+
+        A boolean.
+        """
         if not self.labels:
             return jnp.asarray(True)
         return jnp.any(counts & (y > 0)) & jnp.any(counts & (y < 0))
 
     def spread(self, y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Scalar:
-        """A starting value for the variance of f: the variance of the targets, or 1 if f does not estimate y."""
+        """A starting value for the variance of f.
+
+        **Arguments:**
+
+        - `y`: observations, `(n,)`.
+        - `counts`: which of them count.
+
+        **Returns:**
+
+        The variance of the observations, or 1 if f does not estimate y.
+        """
         return jnp.ones((), y.dtype) if self.labels else jnp.var(y, where=counts)
 
 
@@ -151,9 +241,13 @@ class Squared(AbstractLoss):
 
 
 class Huber(AbstractLoss):
-    """Huber's loss: `½r²` for residuals `r = y - f` up to `delta`, `delta(|r| - ½delta)` beyond.
+    """Huber's loss: `½r²` for residuals `r = y - f` up to `delta`, and `delta(|r| - ½delta)` beyond.
 
     The influence of outliers is bounded.
+
+    **Arguments:**
+
+    - `delta`: the size of residual from which the loss is linear, in the unit of y; one positive number.
     """
 
     delta: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y")
@@ -172,9 +266,14 @@ class Huber(AbstractLoss):
 
 
 class SmoothQuantile(AbstractLoss):
-    """Smooth quantile loss, `level·r + width·log(1 + e^{-r/width})` for `r = y - f`.
+    """Smooth quantile loss, `level·r + width·log(1 + e^{-r/width})` with `r = y - f`.
 
-    This is the pinball loss, whose minimum f is the quantile `level`, with a corner that is rounded over a few `width`.
+    This is the pinball loss, whose minimum is a quantile of y, with its corner rounded.
+
+    **Arguments:**
+
+    - `level`: the quantile, between 0 and 1: 0.5 for the median. It is not fitted.
+    - `width`: how far the corner is rounded, in the unit of y; one positive number.
     """
 
     level: float = eqx.field(static=True, default=0.5)
@@ -231,7 +330,7 @@ def is_count(y: Float[Array, "..."]) -> Bool[Array, "..."]:
 
 
 class FunctionLoss(AbstractLoss):
-    """A user's own `loss(y, f)` of one row: a function, or a callable Equinox module, whose arrays are parameters."""
+    """A user's loss `loss(y, f)` of one row: a function, or a callable Equinox module, whose arrays are parameters."""
 
     function: Any = eqx.field(converter=as_function)
 
@@ -239,7 +338,9 @@ class FunctionLoss(AbstractLoss):
         number = jax.ShapeDtypeStruct((), jnp.result_type(float))
         out = eqx.filter_eval_shape(lambda y, f: jnp.asarray(self.function(y, f)), number, number)
         if out.shape != ():
-            raise ValueError(f"a loss gives one number for one row, got shape {out.shape} from {self.function!r}(y, f).")
+            raise ValueError(
+                f"a loss must return one number for one row, got shape {out.shape} from {self.function!r}(y, f)."
+            )
 
     def value(self, y, f):
         return self.function(y, f)
@@ -248,11 +349,13 @@ class FunctionLoss(AbstractLoss):
 def as_loss(loss: Any) -> AbstractLoss:
     """A loss as it is, a plain function of `(y, f)` wrapped."""
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
-        raise TypeError(f"a loss is an instance, got the class {loss.__name__}: write {loss.__name__}().")
+        raise TypeError(f"a loss must be an instance, got the class {loss.__name__}: write {loss.__name__}().")
     if isinstance(loss, AbstractLoss):
         return loss
     if not callable(loss):
-        raise TypeError(f"a loss is learners.Logistic(), …, or a function loss(y, f) of one row, got {loss!r}.")
+        raise TypeError(
+            f"a loss must be an instance such as learners.Logistic(), or a function loss(y, f) of one row, got {loss!r}."
+        )
     return FunctionLoss(loss)
 
 

@@ -1,4 +1,4 @@
-"""What machines of other losses share: `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, and `f(x) = Σ α_i k(x, x_i)` for an answer."""
+"""Common parts of machines: `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, and `f(x) = Σ α_i k(x, x_i)` for an answer."""
 
 import abc
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ class AbstractMachine(AbstractModel):
     penalty: eqx.AbstractVar[Float[Parameter, "*n"]]
     intercept: eqx.AbstractVar[bool]
     takes_any_solver: ClassVar[bool] = False
-    """Whether it is solved by whatever solver is given; else by factors of dense matrices alone."""
+    """Whether it accepts any solver; otherwise it factorises dense matrices."""
 
     @property
     def C(self) -> Float[Array, "*n"]:  # noqa: N802
@@ -46,17 +46,17 @@ class AbstractMachine(AbstractModel):
         """Whether y must be -1 or +1."""
 
     def conditioned_near(self, other: Any, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> Any:
-        """`conditioned`, for data that `other` has learned from in the main: a machine that can begins with its answer."""
+        """`conditioned`, for data that is mostly that of `other`: a machine may start from the solution of `other`."""
         del other
         return self.conditioned(data, finite, solver)
 
     @abc.abstractmethod
     def held_out_loss(self, y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Array, " m"]:
-        """What `holdout_loss` and `kfold_loss` average, row by row, unless they are given another loss."""
+        """The loss of each row that `holdout_loss` and `kfold_loss` average by default."""
 
 
 def as_penalty(C: Any, penalty: Any, name: str) -> Any:
-    """λ from the one of the two that was given; C = 1 if neither was."""
+    """λ from `C` or `penalty`; C = 1 if neither is given."""
     if C is not None and penalty is not None:
         raise ValueError(f"{name} takes C or penalty, which mean the same (C = 1/(2·penalty)): give only one of them.")
     if penalty is not None:
@@ -68,7 +68,7 @@ def as_penalty(C: Any, penalty: Any, name: str) -> Any:
 
 
 def check_machine(model: AbstractMachine) -> None:
-    """Raise `TypeError` if the kernel is none or leaves functions free, or if the intercept is not a bool."""
+    """Raise `TypeError` if `model.kernel` is not a definite kernel, or `model.intercept` not a boolean."""
     check_kernel(model)
     if not isinstance(model.intercept, bool):
         raise TypeError(f"{type(model).__name__}.intercept must be True or False, got {model.intercept!r}.")
@@ -80,7 +80,7 @@ def check_machine(model: AbstractMachine) -> None:
 
 
 def check_targets(model: AbstractMachine, data: Data, caller: str) -> None:
-    """Refuse several outputs, and penalties of other rows."""
+    """Raise if there are several outputs, or penalties for other rows."""
     name = type(model).__name__
     if data.y.ndim != 1:
         raise ValueError(f"{caller} of {name} takes one output, got y of shape {data.y.shape}: take one column at a time.")
@@ -92,7 +92,7 @@ def check_targets(model: AbstractMachine, data: Data, caller: str) -> None:
 
 
 def check_labels(data: Data, name: str) -> None:
-    """Refuse labels other than -1 and +1, as far as may be looked at."""
+    """Raise if there are labels other than -1 and +1. Traced labels are not checked."""
     if not is_concrete(data.y) or not is_concrete(data.mask):
         return
     found = np.unique(np.asarray(data.y)[np.asarray(data.mask)])
@@ -106,14 +106,14 @@ def check_labels(data: Data, name: str) -> None:
 
 
 def max_jitter_of(solver: AbstractSolver, name: str) -> float | None:
-    """The largest jitter that the solver allows. A strategy that a machine has no use for is refused."""
+    """The largest jitter that the solver allows. Raises if the machine cannot use the solver."""
     if not solver.suits_machines:
         raise TypeError(f"{name} is solved by Cholesky factorisations only, got solver={solver!r}: leave it out.")
     return getattr(solver, "max_jitter", None)
 
 
 class AbstractExpansion(eqx.Module):
-    """A machine that has seen data, `f(x) = Σ α_i k(x, x_i) + b`; call it with new rows. α is 0 in masked rows."""
+    """A machine conditioned on data, `f(x) = Σ α_i k(x, x_i) + b`; call it with new rows. α is 0 in masked rows."""
 
     model: eqx.AbstractVar[Any]
     data: eqx.AbstractVar[Data]

@@ -1,4 +1,4 @@
-"""What a committee is made of: a class of functions to ±1, and how the best of them is found under weights."""
+"""Base class of weak learners for AdaBoost: functions with the values ±1, and the search for the best one."""
 
 import abc
 from typing import Any
@@ -12,22 +12,52 @@ from kernax.rows import Rows
 class AbstractMembers(eqx.Module):
     """Base class of weak learners for AdaBoost: a set of functions `f(x) = ±1`.
 
-    A class of your own defines these three methods, which are all traced. A member is a pytree of arrays whose shapes do not
+    A class of your own defines three methods, which are all traced. A member is a pytree of arrays whose shapes do not
     depend on values, since the members of all rounds are stacked. Ties must be broken by a fixed rule, so that the same data
     give the same members.
     """
 
     @abc.abstractmethod
     def prepare(self, x: Rows) -> Any:
-        """What every round needs from the inputs, computed once before the first."""
+        """Compute what every round needs from the inputs, once before the first round.
+
+        **Arguments:**
+
+        - `x`: the rows.
+
+        **Returns:**
+
+        A pytree of arrays, which `best` receives.
+        """
 
     @abc.abstractmethod
     def best(self, prepared: Any, y: Float[Array, " n"], weights: Float[Array, " n"]) -> Any:
-        """The member with (nearly) the least `Σ Dᵢ 1[f(xᵢ) ≠ yᵢ]`. Weights sum to 1; rows of weight 0 must not matter."""
+        """The member with (nearly) the smallest weighted error, `Σ Dᵢ 1[f(xᵢ) ≠ yᵢ]`.
+
+        **Arguments:**
+
+        - `prepared`: the result of `prepare`.
+        - `y`: labels, -1 or +1.
+        - `weights`: D, which sum to 1. Rows with weight 0 must have no influence.
+
+        **Returns:**
+
+        The member, a pytree of arrays.
+        """
 
     @abc.abstractmethod
     def values(self, member: Any, x: Rows) -> Float[Array, " m"]:
-        """`f(x)`, −1 or +1, at every row."""
+        """The values of a member.
+
+        **Arguments:**
+
+        - `member`: a result of `best`.
+        - `x`: rows.
+
+        **Returns:**
+
+        -1 or +1 for every row.
+        """
 
 
 def as_columns(x: Any, caller: str) -> Float[Array, "n d"]:

@@ -18,7 +18,7 @@ _HALVINGS = 60
 
 
 class Minimum(NamedTuple):
-    """Where the iteration ended, and how; numbers without derivatives."""
+    """The end of the iteration, without derivatives."""
 
     point: Point
     gradient_norm: Scalar
@@ -59,7 +59,7 @@ def minimise(
     intercept: bool = False,
     reuse: bool = True,
 ) -> Minimum:
-    """Newton steps, halved while the objective does not fall, until the gradient is nothing but rounding.
+    """Newton steps, halved while the objective does not fall, until the gradient is only rounding error.
 
     **Arguments:**
 
@@ -164,7 +164,7 @@ def best_of_two_starts(term: DataTerm, start: Point, run: Callable[[DataTerm, Po
 
 def _line_search(term: AbstractTerm, at: Point, pulls: Row, direction: Direction) -> tuple[Scalar, Scalar, Scalar]:
     """The largest of 1, ½, ¼, … that makes the objective fall as it should (0 if none does), the decrease that the quadratic
-    model promises, and the size of the objective's terms. O(n) a trial: K is not met again."""
+    model promises, and the size of the objective's terms. O(n) a trial, without products with K."""
     eps = jnp.finfo(term.y.dtype).eps
     squares = jnp.stack(
         [

@@ -1,4 +1,4 @@
-"""Several classes by a support vector machine for every pair of them, all from one kernel matrix."""
+"""Classification of several classes with a support vector machine for every pair, all from one kernel matrix."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,21 +57,46 @@ class OneAgainstOne(eqx.Module):
 
     @property
     def pairs(self) -> Int[np.ndarray, "p 2"]:
-        """The two classes of each machine."""
+        """The two classes of each machine, as places in `classes`."""
         return _pairs(len(self.classes))
 
     def scores(self, x: Any) -> Float[Array, "m p"]:
-        """`f(x) + b` of every machine at the rows of x, positive for the second class of its pair."""
+        """The value `f(x) + b` of every machine.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m, number of pairs)`, positive for the second class of the pair.
+        """
         return _scores(self, rows_like(self.model, self.data, x))
 
     def votes(self, x: Any) -> Float[Array, "m k"]:
-        """How many machines are for each class at the rows of x; less than ½ from the sizes of their scores breaks
-        ties."""
+        """How many machines vote for each class. To break ties, a number below ½ is added, from the sizes of the scores.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m, number of classes)`.
+        """
         return _votes(self.scores(x), len(self.classes))
 
     def classify(self, x: Any) -> Any:
-        """The class with the most votes at the rows of x: a NumPy array of labels (under tracing a JAX array, for which
-        labels have to be numbers)."""
+        """The class with the most votes.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        A NumPy array of labels; under tracing a JAX array, for which the labels must be numbers.
+        """
         return named(self.classes, jnp.argmax(self.votes(x), axis=1))
 
 
@@ -107,7 +132,9 @@ def one_against_one(
     if not isinstance(model, SVC):
         raise TypeError(f"the first argument of one_against_one must be a learners.SVC, got {type(model).__name__}.")
     if is_traced((model, x, labels, weights, mask)):
-        raise TypeError("one_against_one runs outside of jit, grad and vmap only: take learners.SVC for two classes there.")
+        raise TypeError(
+            "one_against_one runs outside of jit, grad and vmap only: inside them, use learners.SVC for two classes."
+        )
     labels, counts, classes = labels_of(labels, mask, "one_against_one")
     codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
     data = Data(x, np.where(counts, codes, 0), counts)

@@ -1,4 +1,4 @@
-"""Several classes by as many machines for two."""
+"""Classification of several classes with one machine for each class."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,20 +27,37 @@ class OneAgainstRest(eqx.Module):
         return f"OneAgainstRest(classes={self.classes}, machines={[type(machine).__name__ for machine in self.machines]})"
 
     def scores(self, x: Any) -> Float[Array, "m k"]:
-        """The value of every machine at every row, in the order of `classes`."""
+        """The value of every machine.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m, number of classes)`, in the order of `classes`.
+        """
         return jnp.stack([machine(x) for machine in self.machines], axis=-1)
 
     def classify(self, x: Any) -> Any:
-        """The class with the largest score at every row, of ties the first: a NumPy array of labels (under tracing a JAX
-        array, for which labels have to be numbers)."""
+        """The class with the largest score; the first of them if several are equal.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        A NumPy array of labels; under tracing a JAX array, for which the labels must be numbers.
+        """
         return named(self.classes, jnp.argmax(self.scores(x), axis=-1))
 
 
 def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, labels: Any, mask: Any = None) -> OneAgainstRest:
     """A classifier of several classes from two-class machines: one for each class, against all others.
 
-    All classes have the same shapes, so the program that is compiled for the first class serves the others. Scores of
-    different machines are compared as they are.
+    All classes have the same shapes, so the program that is compiled for the first class is also used for the others.
+    Scores of different machines are compared without rescaling.
 
     **Arguments:**
 
@@ -68,7 +85,9 @@ def one_against_rest(train: Callable[[Data], Any] | AbstractModel, x: Any, label
 def labels_of(labels: Any, mask: Any, caller: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The labels and which of them count, checked, and the classes among these, ascending."""
     if isinstance(labels, jax.Array) and not is_concrete(labels):
-        raise TypeError("labels are being traced, and the number of classes has to be known: call it outside of jit.")
+        raise TypeError(
+            "labels are being traced, but the number of classes must be known: call the function outside of jit."
+        )
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "biuU":
         raise ValueError(
@@ -81,7 +100,7 @@ def labels_of(labels: Any, mask: Any, caller: str) -> tuple[np.ndarray, np.ndarr
     classes = np.unique(labels[counts])
     if len(classes) < 2:
         found = ", ".join(repr(label) for label in classes.tolist()) or "none"
-        raise ValueError(f"{caller} needs two classes or more, got {found}: there is nothing to tell apart.")
+        raise ValueError(f"{caller} needs two classes or more, got {found}: add rows of other classes.")
     return labels, counts, classes
 
 
@@ -90,5 +109,7 @@ def named(classes: tuple[Any, ...], best: Int[Array, " m"]) -> Any:
     if is_concrete(best):
         return np.asarray(classes)[np.asarray(best)]
     if isinstance(classes[0], str):
-        raise TypeError("text cannot be returned under jit: use jnp.argmax of the scores, or call it outside.")
+        raise TypeError(
+            "text labels cannot be returned under jit: use jnp.argmax of the scores, or call classify outside of jit."
+        )
     return jnp.asarray(classes)[best]

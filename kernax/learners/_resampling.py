@@ -1,4 +1,4 @@
-"""Random draws of the rows of a dataset, as how often each draw holds each row."""
+"""Random draws of the rows of a dataset, as counts: how often each draw contains each row."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from kernax.data import Data
 def drawn_counts(data: Data, members: int, key: Any, fraction: float, replace: bool, weights: Any) -> Int[Array, "b n"]:
     """How often each member sees each row."""
     if key is None:
-        raise ValueError("a committee draws its rows at random: give key=jax.random.key(0), or counts of your own.")
+        raise ValueError("the rows of the members are drawn at random: give key=jax.random.key(0), or your own counts=.")
     if not jnp.issubdtype(getattr(key, "dtype", int), jax.dtypes.prng_key) or key.ndim:
         raise TypeError(f"key must be one of JAX's, such as jax.random.key(0), got {key!r}.")
     if not hasattr(members, "__index__") or isinstance(members, bool) or members < 1:
         raise ValueError(f"members must be a whole number of 1 or more, got {members!r}.")
     if not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-        raise ValueError(f"fraction must lie above 0 and be at most 1, got {fraction!r}: it is the share of rows to draw.")
+        raise ValueError(f"fraction must be above 0 and at most 1, got {fraction!r}: it is the share of rows to draw.")
     if weights is not None:
         weights = jnp.asarray(weights, jnp.result_type(float))
         if weights.shape != (data.n,):
@@ -61,9 +61,11 @@ def _draw(
 
 
 def as_counts(counts: Any, data: Data, key: Any) -> Int[Array, "b n"]:
-    """Counts of a user's own, checked."""
+    """Check the counts that a user gave."""
     if key is not None:
-        raise ValueError("counts say which rows a member sees, so nothing is drawn at random: give either counts or key.")
+        raise ValueError(
+            "counts= says which rows each member sees, so nothing is drawn at random: give either counts= or key=."
+        )
     counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)
     if counts.ndim != 2 or counts.shape[1] != data.n or not counts.shape[0] or not jnp.issubdtype(counts.dtype, jnp.integer):
         raise ValueError(

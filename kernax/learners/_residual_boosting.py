@@ -1,4 +1,4 @@
-"""L2 boosting: kernel ridge regression of what is left, round after round (Tukey's twicing; Bühlmann & Yu 2003)."""
+"""L2 boosting: repeated kernel ridge regression of the residuals (Tukey's twicing; Bühlmann & Yu 2003)."""
 
 import dataclasses
 from typing import Any
@@ -32,7 +32,7 @@ class Boosted(eqx.Module):
     conditioned: Conditioned
     """The model conditioned on the data: a single round at learning rate 1."""
     solutions: Solution
-    """What each round predicts from: `f_t(x) = μ(x) + k_xX alpha_t`, as the conditioned model's System answers it."""
+    """The solution from which each round predicts, `f_t(x) = μ(x) + k_xX alpha_t`."""
     learning_rate: Float[Array, ""]
     """ν, the learning rate."""
     num_rounds: Int[Array, ""]
@@ -48,13 +48,31 @@ class Boosted(eqx.Module):
     """How the computation ended."""
 
     def __call__(self, x: Any) -> Float[Array, "m *p"]:
-        """The function after `num_rounds` rounds, O(n) a row."""
+        """The function after `num_rounds` rounds, O(n) a row.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)` or `(m, p)`.
+        """
         solution = jax.tree.map(lambda leaf: leaf[self.num_rounds], self.solutions)
         values = mean(dataclasses.replace(self.conditioned, solution=solution), x)
         return jnp.where(self.ok, values, jnp.nan)
 
     def staged(self, x: Any) -> Float[Array, "t m *p"]:
-        """The function after 0, 1, 2, … rounds."""
+        """The function after 0, 1, 2, … rounds.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(rounds + 1, m)` or `(rounds + 1, m, p)`.
+        """
         values = _staged(self.conditioned, self.solutions, new_rows(self.conditioned, x))
         return jnp.where(self.ok, values, jnp.nan)
 
@@ -86,8 +104,8 @@ def boosted(
 ) -> Boosted:
     """Boosting of kernel ridge regression on its own residuals: `f_t = f_{t-1} + ν·KRR(y - f_{t-1})`, starting at the mean.
 
-    All rounds use one eigendecomposition: O(n³) once, and O(n²) a round. The residuals are `r_t = (I - νH)ᵗ (y - μ)`. The
-    single learner should be weak, that is, have a large noise.
+    All rounds use one eigendecomposition: O(n³) once, and O(n²) a round. The residuals are `r_t = (I - νH)ᵗ (y - μ)`. A
+    single round should fit weakly, that is, the model should have a large noise.
 
     Works inside `jit`, `vmap` and `grad`. Derivatives treat the number of rounds as fixed; those of
     `effective_degrees_of_freedom` and `gcv` are right to first order only.
@@ -100,8 +118,8 @@ def boosted(
     - `learning_rate`: ν, in (0, 1]. With ν = 1, two rounds are known as twicing.
     - `validation`: other data. The number of rounds with the smallest mean squared error on it is kept.
     - `by`: `"gcv"` keeps the number of rounds with the smallest generalised cross-validation on the training rows.
-    - `patience`: look no further than this many rounds without a new minimum; by default all rounds are computed, and the
-      earliest of the best ones is kept.
+    - `patience`: stop after this many rounds without a new minimum. By default all rounds are computed, and the earliest of
+      the best ones is kept.
     - `throw`: raise an error if there are no usable numbers; with `False` return the status.
 
     **Returns:**
@@ -112,7 +130,7 @@ def boosted(
     check_model_and_data(model, data, "boosted")
     refuse_gaps(data, "boosted")
     if not isinstance(model, Model):
-        raise TypeError(f"boosted needs a kx.Model, which fits residuals by least squares, got {model!r}.")
+        raise TypeError(f"boosted needs a kx.Model, because it fits residuals by least squares, got {model!r}.")
     if not is_common(model.noise):
         raise ValueError("boosted needs one noise for all rows; this model has one per row.")
     _check_whole(rounds, "rounds")

@@ -1,4 +1,4 @@
-"""Kernel machines with a smooth loss: logistic regression, Huber, quantiles, counts, or a loss of one's own."""
+"""Kernel machines with a smooth loss: logistic regression, Huber, quantiles, counts, or your own loss."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -34,21 +34,25 @@ from kernax.solvers import AbstractSolver, Result
 
 
 class KernelMachine(AbstractMachine):
-    """A kernel machine, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`, for a smooth, convex loss.
+    """A kernel machine with a smooth, convex loss, `min Σ loss(y_i, f(x_i) + b) + λ‖f‖²`.
 
-    The default loss is that of kernel logistic regression.
+    `kx.condition(machine, data)` minimises by Newton's method: usually five to ten steps, O(n³/3) each.
 
-    `loss` is one of `kernax.learners` or a function `loss(y, f)` of one row. Give λ as `penalty` (one number, or one per
-    row) or as `C = 1/(2λ)`; C = 1 if neither is given. `kx.condition(machine, data)` minimises: at most `max_steps` Newton
-    steps, O(n³/3) each, usually five to ten.
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `loss`: a loss of `kernax.learners`, such as `Huber()`, or a function `loss(y, f)` of one row. By default `Logistic()`,
+      which makes it kernel logistic regression for labels -1 and +1.
+    - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
+    - `penalty`: λ = 1/(2C), one number or one for each row. Give either `C` or `penalty`.
+    - `intercept`: whether to add an intercept b, which is not penalised.
+    - `max_steps`: the largest number of Newton steps.
     """
 
     kernel: AbstractKernel
-    """The kernel."""
     loss: AbstractLoss
     penalty: Float[Parameter, "*n"] = positive()
     intercept: bool = eqx.field(static=True, default=True)
-    """Whether there is an intercept b."""
     max_steps: int = eqx.field(static=True, default=100)
 
     def __init__(
@@ -74,7 +78,7 @@ class KernelMachine(AbstractMachine):
 
     def check(self, data, caller):
         if self.loss.num_functions > 1:
-            raise TypeError(f"KernelMachine has one function and {self.loss!r} several: take learners.LatentGP.")
+            raise TypeError(f"KernelMachine has one function, but {self.loss!r} needs several: use learners.LatentGP.")
         check_targets(self, data, caller)
         check_observed(self.loss, data, self.intercept, "KernelMachine")
 
@@ -133,23 +137,41 @@ class SmoothMachine(AbstractExpansion):
     result: Any
     """How the computation ended."""
     jitter: Float[Array, ""]
-    """What had to be added to the diagonal of `I + √W K √W` to factorise it: 0, unless the kernel is not definite."""
+    """The jitter that was added to the diagonal of `I + √W K √W`: 0 unless the kernel is not positive definite."""
 
     def __repr__(self):
         return described(self, "gradient_norm")
 
     def probability(self, x: Any) -> Float[Array, " m"]:
-        """`P(y = +1)` at the rows of x without the uncertainty of f: the sigmoid of f, for the logistic loss."""
+        """The probability of the label +1, without the uncertainty of f. For the logistic loss it is the sigmoid of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m,)`. Raises `TypeError` if the loss gives no probabilities.
+        """
         return self.model.loss.probability(self(x))
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """-1 or +1 for every row of x."""
+        """The class of each row, by the sign of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row.
+        """
         check_classifier(self.model.loss)
         return sign(self(x))
 
 
 def check_classifier(loss: AbstractLoss) -> None:
-    """Refuse to classify by a function that was not learned from labels."""
+    """Raise `TypeError` if the loss is not one for labels."""
     if not loss.labels:
         raise TypeError(f"{loss!r} is not a loss for labels ±1: call the machine itself, machine(x), for its values.")
 
@@ -161,7 +183,7 @@ def _observed(loss: AbstractLoss, data: Data) -> tuple[Bool[Array, " n"], Bool[A
 
 
 def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str, *, is_likelihood: bool = False) -> None:
-    """Refuse targets that the loss does not know, as far as may be looked at; for a likelihood also a single class."""
+    """Raise if the loss does not allow some targets, or for a likelihood a single class. Traced targets are not checked."""
     if loss.labels:
         check_labels(data, f"{name} with {type(loss).__name__}")
     parts = [leaf for leaf in jax.tree.leaves((loss, data.y, data.mask)) if eqx.is_array(leaf)]
@@ -185,15 +207,15 @@ def check_observed(loss: AbstractLoss, data: Data, intercept: bool, name: str, *
 
 
 def _wanted(loss: AbstractLoss) -> str:
-    """What targets should be and what to do, for the message that refuses one."""
+    """What targets should be and what to do, for the error message."""
     if loss.num_classes is not None:
         return (
             f", only the whole numbers from 0 to {loss.num_classes - 1}, one for each of {loss.num_classes} classes: write "
             "np.unique(labels, return_inverse=True)[1], and give the likelihood as many classes as there are"
         )
     if loss.whole:
-        return ", only the whole numbers 0, 1, 2, …: give counts as they were counted, not scaled"
-    return ": see what the loss is for"
+        return ", only the whole numbers 0, 1, 2, …: give the counts without scaling them"
+    return ": change the target"
 
 
 def initialised_kernel(kernel: AbstractKernel, loss: AbstractLoss, data: Data) -> AbstractKernel:

@@ -32,7 +32,7 @@ class Split(NamedTuple):
 
 
 def sort_columns(x: Float[Array, "n d"], resolution: Float[Array, ""] | float = 0.0) -> Sorted:
-    """O(d n log n). Values no further apart than `resolution` are not told apart."""
+    """O(d n log n). Values that differ by at most `resolution` count as equal."""
     columns = x.T
     order = jnp.argsort(columns, axis=1).astype(np.int32)
     values = jnp.take_along_axis(columns, order, axis=1)

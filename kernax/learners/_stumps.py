@@ -17,14 +17,15 @@ class Stump(eqx.Module):
     threshold: Float[Array, ""]
     """The threshold."""
     sign: Float[Array, ""]
+    """The value above the threshold, −1 or +1."""
 
 
 class Stumps(AbstractMembers):
-    """Decision stumps, `±(2·1[x_j ≥ θ] - 1)`, and the two constants: finds the one with the least weighted error.
+    """Decision stumps, `±(2·1[x_j ≥ θ] - 1)`, and the two constants. The one with the least weighted error is chosen.
 
-    Exact: all thresholds of all columns are tried, as running sums of `Dᵢyᵢ` along columns sorted once. O(nd log n) before
-    the first round and O(nd) a round. A threshold is the midpoint between two distinct values. Of ties the constant comes
-    first, then the lowest column, then the lowest threshold.
+    All thresholds of all columns are tried. O(nd log n) before the first round and O(nd) a round. A threshold is the
+    midpoint between two distinct values. Among equally good ones the constant is preferred, then the lowest column, then the
+    lowest threshold.
     """
 
     def prepare(self, x: Rows) -> Sorted:

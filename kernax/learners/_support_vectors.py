@@ -37,20 +37,22 @@ MAX_STEPS = 100
 class SVR(AbstractMachine):
     """Support vector regression, `min Σ max(|y_i - f(x_i) - b| - ε, 0) + λ‖f‖²`.
 
-    Give λ, or `C = 1/(2λ)`; C is 1 if neither is given.
+    The solution `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows inside the tube of half-width ε. For rows outside of it α
+    is ±C, so the influence of outliers is bounded. Train it with [`kernax.condition`][].
 
-    The solution `f = Σ α_i k(·, x_i)` is sparse: α is 0 for rows strictly inside the tube of half-width ε. It is ±C for all
-    rows strictly outside, so the influence of outliers is bounded. C (or λ) may be given per row.
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
+    - `penalty`: λ = 1/(2C), one number or one for each row. Give either `C` or `penalty`.
+    - `intercept`: whether to add an intercept b, which is not penalised.
+    - `epsilon`: ε, half the width of the tube, in the unit of y.
     """
 
     kernel: AbstractKernel
-    """The kernel."""
     penalty: Float[Parameter, "*n"] = positive()
-    """λ, one number or one for each row."""
     epsilon: Float[Parameter, ""] = non_negative(scalar=True, unit="y")
-    """ε, half the width of the tube."""
     intercept: bool = eqx.field(static=True, default=True)
-    """Whether there is an intercept b."""
 
     def __init__(
         self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, epsilon: Any = 0.1, intercept: bool = True
@@ -95,31 +97,61 @@ class SVR(AbstractMachine):
         return squared_error(y, values)
 
     def dual(self, gram: Float[Array, "n n"], data: Data, bound: Float[Array, " n"]) -> Dual:
-        """The dual whose coefficients are at most `bound` in size."""
+        """The dual problem, whose coefficients have a size of at most `bound`.
+
+        **Arguments:**
+
+        - `gram`: the kernel matrix.
+        - `data`: the dataset.
+        - `bound`: the largest size of a coefficient.
+
+        **Returns:**
+
+        A `Dual`.
+        """
         return Dual(gram, data.y, self.epsilon, -bound, bound)
 
     def log_normaliser(self) -> Float[Array, "*n"]:
-        """`log ∫ exp(-loss/2λ) dy = log(2ε + 4λ)`: the loss seen as a likelihood, whose posterior SVR maximises."""
+        """`log ∫ exp(-loss/2λ) dy = log(2ε + 4λ)`: with it the loss is a likelihood, whose posterior `SVR` maximises.
+
+        **Returns:**
+
+        One number.
+        """
         return jnp.log(2.0 * self.epsilon + 4.0 * self.penalty)
 
     def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`max(|y - f| - ε, 0)`."""
+        """The ε-insensitive loss, `max(|y - f| - ε, 0)`.
+
+        **Arguments:**
+
+        - `y`: targets.
+        - `values`: values of the function.
+
+        **Returns:**
+
+        The loss of each row.
+        """
         return jnp.maximum(jnp.abs(y - values) - self.epsilon, 0.0)
 
 
 class SVC(AbstractMachine):
-    """Support vector classification of labels ±1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`, with `C = 1/(2λ)`.
+    """Support vector classification of labels -1 and +1, `min Σ max(1 - y_i (f(x_i) + b), 0) + λ‖f‖²`.
 
-    α is 0 for rows beyond the margin, `y f > 1`, and `C y` for rows within it or on the wrong side. C (or λ) may be given
-    per row.
+    α is 0 for rows beyond the margin (`y f > 1`), and `C y` for rows within it or on the wrong side. Train it with
+    [`kernax.condition`][]. For several classes see [`kernax.learners.one_against_one`][].
+
+    **Arguments:**
+
+    - `kernel`: the kernel.
+    - `C`: the cost of the losses, one positive number or one for each row; 1 if neither `C` nor `penalty` is given.
+    - `penalty`: λ = 1/(2C), one number or one for each row. Give either `C` or `penalty`.
+    - `intercept`: whether to add an intercept b, which is not penalised.
     """
 
     kernel: AbstractKernel
-    """The kernel."""
     penalty: Float[Parameter, "*n"] = positive()
-    """λ, one number or one for each row."""
     intercept: bool = eqx.field(static=True, default=True)
-    """Whether there is an intercept b."""
 
     def __init__(self, kernel: AbstractKernel, *, C: Any = None, penalty: Any = None, intercept: bool = True):
         self.kernel = kernel
@@ -157,12 +189,33 @@ class SVC(AbstractMachine):
         return self.loss(y, values)
 
     def dual(self, gram: Float[Array, "n n"], data: Data, bound: Float[Array, " n"]) -> Dual:
-        """The dual whose coefficients are at most `bound` in size and have the sign of their label."""
+        """The dual problem, whose coefficients have the sign of their label and a size of at most `bound`.
+
+        **Arguments:**
+
+        - `gram`: the kernel matrix.
+        - `data`: the dataset.
+        - `bound`: the largest size of a coefficient.
+
+        **Returns:**
+
+        A `Dual`.
+        """
         signed = data.y * bound
         return Dual(gram, data.y, jnp.zeros((), gram.dtype), jnp.minimum(signed, 0.0), jnp.maximum(signed, 0.0))
 
     def loss(self, y: Float[Array, " n"], values: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`max(1 - y f, 0)`."""
+        """The hinge loss, `max(1 - y f, 0)`.
+
+        **Arguments:**
+
+        - `y`: targets.
+        - `values`: values of the function.
+
+        **Returns:**
+
+        The loss of each row.
+        """
         return jnp.maximum(1.0 - y * values, 0.0)
 
 
@@ -212,7 +265,16 @@ class SupportVectors(AbstractExpansion):
         return jnp.sum(self.support)
 
     def classify(self, x: Any) -> Float[Array, " m"]:
-        """-1 or +1 at the rows of x."""
+        """The class of each row, by the sign of f.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        -1 or +1 for each row. Raises `TypeError` for an `SVR`.
+        """
         if not isinstance(self.model, SVC):
             raise TypeError("SVR predicts numbers, not classes: call the machine itself, or train an SVC.")
         return sign(self(x))
@@ -232,8 +294,8 @@ def support_vectors(
 ) -> SupportVectors:
     """Train a support vector machine: `kx.condition(model, data)`, with a weight for each row.
 
-    Nearly always O(n²) for cheap steps and about ten factorisations of the free rows. If K is singular, an interior-point
-    method factorises the matrix of all rows in each step.
+    It usually takes O(n²) for simple steps, and about ten factorisations of the free rows. If K is singular, an
+    interior-point method factorises the matrix of all rows in each step.
 
     **Arguments:**
 

@@ -31,14 +31,17 @@ _DEEPEST = 10
 class Trees(AbstractMembers):
     """Decision trees of a fixed depth, grown from the root. Every node takes the split with the least weighted impurity.
 
-    The impurity is Gini's, as in CART, not the error: a split that a deeper tree needs often does not reduce the error by
-    itself. So `Trees(1)` are CART's stumps, whose error may be a little above that of `Stumps()`. Every leaf says what most
-    of its weight says, +1 if both sides weigh the same. O(2^depth · nd) a round. Ties as in `Stumps`; a node that cannot be
-    split has the threshold −∞.
+    The impurity is Gini's, as in CART, and not the error, because a split that a deeper tree needs often does not reduce the
+    error by itself. So `Trees(1)` are the stumps of CART, whose error may be slightly larger than that of `Stumps()`. Every
+    leaf has the label with the larger weight, +1 if both are equal. Ties are broken as in `Stumps`. A node that cannot be
+    split has the threshold −∞. O(2^depth · nd) a round.
+
+    **Arguments:**
+
+    - `depth`: the depth of the trees, a whole number of at least 1.
     """
 
     depth: int = eqx.field(static=True, default=2, converter=lambda value: whole_number(value, "Trees.depth"))
-    """The depth of the trees."""
 
     def __check_init__(self):
         if self.depth > _DEEPEST:

@@ -1,4 +1,4 @@
-"""The loss on rows that were not learned from: an objective for machines that have no likelihood."""
+"""The loss on held-out rows: an objective for machines without a likelihood."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def squared_error(y: Float[Array, " m"], values: Float[Array, " m"]) -> Float[Ar
 
 
 def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Array, ""]:
-    """Mean loss on other data. An objective: `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
+    """Mean loss on other data, for `kx.fit(model, data, objective=lambda c: learners.holdout_loss(c, others))`.
 
     **Arguments:**
 
@@ -57,9 +57,10 @@ def holdout_loss(c: Any, data: Any, *, loss: RowLoss | None = None) -> Float[Arr
 def kfold_loss(
     c: Any, folds: Any = 5, *, key: Key[Array, ""] | None = None, loss: RowLoss | None = None
 ) -> Float[Array, ""]:
-    """Mean over the folds of the mean loss on a fold, after learning from the others: one solve for each fold.
+    """K-fold cross-validated loss: the mean over the folds of the mean loss on the fold. One solve for each fold.
 
-    An objective: `functools.partial(learners.kfold_loss, folds=3)`. For squared errors [`kernax.kfold_mse`][] is faster.
+    Use it as an objective of `kx.fit`: `functools.partial(learners.kfold_loss, folds=3)`. For squared errors
+    [`kernax.kfold_mse`][] is faster.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Mean functions: what a model expects before it has seen data. Any callable of one point is one."""
+"""Mean functions: the mean of the prior. Any function of one point can be used, too."""
 
 from kernax.means._means import Constant, Linear, PerGroup, Zero, as_mean, mean_values
 

@@ -20,26 +20,66 @@ class Zero(Parametrised):
     """The mean 0."""
 
     def __call__(self, a: Any) -> Float[Array, ""]:
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number.
+        """
         return jnp.zeros(())
 
 
 class Constant(Parametrised):
-    """A constant mean; a vector of p levels for p outputs."""
+    """A constant mean.
+
+    **Arguments:**
+
+    - `value`: the constant, one number, or p numbers for p outputs. It is fitted.
+    """
 
     value: Float[Parameter, "*p"] = real(default=0.0, unit="y")
-    """The level."""
 
     def __call__(self, a: Any) -> Float[Array, "*p"]:
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number, or p numbers for p outputs.
+        """
         return self.value
 
 
 class Linear(Parametrised):
-    """A linear mean, `slope · a + intercept`. For p outputs, slope is `(d, p)` and intercept `(p,)`."""
+    """A linear mean, `slope · a + intercept`. Both are fitted.
+
+    **Arguments:**
+
+    - `slope`: one number for each column, `(d,)`, or `(d, p)` for p outputs.
+    - `intercept`: one number, or `(p,)` for p outputs.
+    """
 
     slope: Float[Parameter, "d *p"] = real(unit="y/x")
     intercept: Float[Parameter, "*p"] = real(default=0.0, unit="y")
 
     def __call__(self, a: Float[Array, " d"]) -> Float[Array, "*p"]:
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number, or p numbers for p outputs.
+        """
         return matmul(a, self.slope) + self.intercept
 
 
@@ -48,7 +88,7 @@ class PerGroup(Parametrised):
 
     **Arguments:**
 
-    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `key`: the key of the group in a row `{key: …}`. Groups are integers, numbered from 0.
     - `values`: one number for each group.
     """
 
@@ -57,14 +97,44 @@ class PerGroup(Parametrised):
 
     def __call__(self, a: Any) -> Float[Array, ""]:
         # As an index, a boolean would be a mask.
+        """The mean at one point.
+
+        **Arguments:**
+
+        - `a`: one point.
+
+        **Returns:**
+
+        One number.
+        """
         return self.values[self._labels(a).astype(int)]
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a level."""
+        """Raise `ValueError` if a row belongs to a group without a level.
+
+        **Arguments:**
+
+        - `x`: rows, as arrays of JAX or NumPy.
+
+        **Returns:**
+
+        `None`.
+        """
         check_labels(self._labels(x), self.values.shape[-1], self._name, "group", has="values")
 
     def levels(self, x: Rows, y: Float[Array, " n"], mask: Bool[Array, " n"]) -> Float[Array, " groups"]:
-        """The mean of the targets of each group, or of all targets for a group without rows that count."""
+        """The mean of the targets of each group.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `y`: targets, `(n,)`.
+        - `mask`: which rows count.
+
+        **Returns:**
+
+        One number for each group; the mean of all targets for a group without rows that count.
+        """
         groups = jax.nn.one_hot(self._labels(x), self.values.shape[-1], dtype=y.dtype) * mask[:, None]
         counts = jnp.sum(groups, axis=0)
         overall = jnp.sum(jnp.where(mask, y, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
@@ -79,7 +149,7 @@ class PerGroup(Parametrised):
 
 
 def as_mean(value: Any) -> Any:
-    """Make a mean from what a user may pass as one.
+    """Convert what a user may pass as a mean.
 
     **Arguments:**
 

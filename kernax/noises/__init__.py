@@ -1,4 +1,4 @@
-"""Noise as a function of the row: per group, measured, varying with the inputs, a module of your own; and sums of them."""
+"""Noise as a function of the row: per group, measured, dependent on the inputs, your own module; and sums of them."""
 
 from kernax.noises._heteroscedastic import Anchors, Heteroscedastic, Interpolant
 from kernax.noises._noises import as_noise, check_noise, is_common, is_per_row, noise_at, noise_values

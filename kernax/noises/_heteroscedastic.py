@@ -28,8 +28,8 @@ _ROUNDING = 1e-6
 class Heteroscedastic(AbstractNoise):
     """Noise whose size depends on the inputs: `variance · exp(f(row))`, kept within bounds.
 
-    The formula is `variance · (floor + 1/(floor + exp(-f)))`: The noise is at least `variance · floor`, so that it cannot
-    collapse to 0 where the mean happens to pass through a few targets, and at most slightly more than `variance / floor`.
+    The formula is `variance · (floor + 1/(floor + exp(-f)))`. The noise is at least `variance · floor`, so it cannot
+    collapse to 0 where the mean passes through a few targets by chance. It is at most slightly more than `variance / floor`.
 
     **Arguments:**
 
@@ -37,7 +37,7 @@ class Heteroscedastic(AbstractNoise):
       such as [`kernax.noises.Interpolant`][] or a network that returns one number (`eqx.nn.MLP(…, out_size="scalar")`).
       Its parameters are fitted with the rest.
     - `variance`: the noise variance where f is 0. It is fitted, too; [`kernax.initialise`][] sets it.
-    - `floor`: the bound, between 0 and 1. 0.01 lets the standard deviation vary by a factor of 10 to both sides.
+    - `floor`: the bound, between 0 and 1. With 0.01 the standard deviation can be 10 times smaller or larger.
     """
 
     function: Any = eqx.field(converter=as_function)
@@ -101,7 +101,7 @@ class Interpolant(Parametrised):
     - `kernel`: the prior covariance of the function. Its parameters are not fitted. By default `4.0 * kx.Matern52(…)` with a
       lengthscale that suits the anchors. For the logarithm of a noise variance this means that the standard deviation of the
       noise varies by a factor of about e.
-    - `key`, `columns`: which part of each row the function sees, if not all of it; see [`kernax.kernels.Select`][]. The
+    - `key`, `columns`: which part of each row the function uses; all of it if not given. See [`kernax.Select`][]. The
       anchors have that part only.
     """
 
@@ -115,6 +115,16 @@ class Interpolant(Parametrised):
         self.settings = (("weights", Setting(prior=Normal())),)
 
     def __call__(self, row: Any) -> Float[Array, ""]:
+        """The value of the function at one row.
+
+        **Arguments:**
+
+        - `row`: one row.
+
+        **Returns:**
+
+        One number.
+        """
         known, part = self.anchors, self.anchors.seen(row)
         kernel, rows, whitening = as_dtype(
             jax.tree.map(jnp.asarray, (known.kernel, known.rows, known.whitening)), self.weights.dtype
@@ -123,7 +133,16 @@ class Interpolant(Parametrised):
         return jnp.sum(similarities * matmul(whitening, self.weights))
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if the rows have other columns than the anchors."""
+        """Raise `ValueError` if the rows have other columns than the anchors.
+
+        **Arguments:**
+
+        - `x`: rows.
+
+        **Returns:**
+
+        `None`.
+        """
         check_same_columns(
             jax.eval_shape(self.anchors.seen, _form(x)), self.anchors.rows, "x", "the anchors of noises.Interpolant"
         )
@@ -131,18 +150,34 @@ class Interpolant(Parametrised):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Anchors:
-    """The fixed part of a [`kernax.noises.Interpolant`][]. It has no parameters: it is part of a model's structure."""
+    """The fixed part of a [`kernax.noises.Interpolant`][], which creates it. It has no parameters.
+
+    **Arguments:**
+
+    - `rows`: the anchors, `(m, d)`.
+    - `kernel`: the kernel that interpolates between them.
+    - `view`: which part of a row the kernel sees; all of it if `None`.
+    - `whitening`: the matrix `L⁻ᵀ` with `L Lᵀ = k(A, A)`.
+    - `digest`: a hash of the numbers above, by which two of these objects are compared.
+    """
 
     rows: Any
     kernel: AbstractKernel
     view: Select | None
-    """Which part of a row the kernel sees; all of it if `None`."""
     whitening: np.ndarray
-    """`L⁻ᵀ`."""
     digest: str
 
     def seen(self, row: Any) -> Any:
-        """The part of the rows, or of one row, that is compared with the anchors."""
+        """The part of each row that is compared with the anchors.
+
+        **Arguments:**
+
+        - `row`: one row, or several.
+
+        **Returns:**
+
+        That part, in the same structure.
+        """
         return row if self.view is None else self.view.view(row)
 
     def __eq__(self, other: object) -> bool:

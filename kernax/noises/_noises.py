@@ -12,7 +12,7 @@ from kernax.rows import Grid, Rows, map_rows, num_rows, take
 
 
 def as_noise(value: Any) -> Any:
-    """Make a noise from what a user may pass as one.
+    """Convert what a user may pass as a noise.
 
     **Arguments:**
 
@@ -72,7 +72,7 @@ def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
     if callable(noise):
         values = jnp.asarray(map_rows(jax.vmap(noise), x, 1), dtype)
         if values.ndim != 1:
-            raise ValueError(f"a noise that is called with one row returns one number, got shape {values.shape[1:]}.")
+            raise ValueError(f"a noise function must return one number for one row, got shape {values.shape[1:]}.")
         return values
     return jnp.asarray(noise, dtype)
 

@@ -19,7 +19,7 @@ class PerGroup(AbstractNoise):
 
     **Arguments:**
 
-    - `key`: where a row `{key: …}` says which group it belongs to, as an integer counted from 0.
+    - `key`: the key of the group in a row `{key: …}`. Groups are integers, numbered from 0.
     - `variances`: one positive number for each group.
     """
 
@@ -31,7 +31,7 @@ class PerGroup(AbstractNoise):
         return self.variances[self._labels(row).astype(int)]
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if a row, of arrays of JAX or NumPy, names a group without a variance."""
+        """Raise `ValueError` if a row belongs to a group without a variance."""
         check_labels(self._labels(x), self.variances.shape[-1], self._name, "group", has="variances")
 
     def _labels(self, x: Any) -> Any:
@@ -50,9 +50,9 @@ class Known(AbstractNoise):
 
     **Arguments:**
 
-    - `key`: where a row `{key: …}` has its variance, 0 or more; or
-    - `column`: the column of an array that has it, counted from 0. The kernel should not see that column: see
-      [`kernax.kernels.Select`][].
+    - `key`: the key of the variance in a row `{key: …}`. Variances are 0 or more. Or
+    - `column`: the column of an array that contains it, counted from 0. The kernel should not use that column: see
+      [`kernax.Select`][].
     """
 
     key: str | None = eqx.field(static=True, default=None)
@@ -89,7 +89,7 @@ class Known(AbstractNoise):
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(
-                f"{self._name} takes variances, which are not negative, but row {row} has {float(values[row]):g}: square "
+                f"{self._name} needs variances of 0 or more, but row {row} has {float(values[row]):g}: square "
                 "error bars, or leave the row out."
             )
 
@@ -109,7 +109,7 @@ class Known(AbstractNoise):
 
     def _check_column(self, width: int) -> None:
         if self.column is None or self.column >= width:
-            raise ValueError(f"{self._name} asks for column {self.column}, but the rows have {width} columns.")
+            raise ValueError(f"{self._name} uses column {self.column}, but the rows have {width} columns.")
 
     @property
     def _name(self) -> str:

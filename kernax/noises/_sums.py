@@ -1,4 +1,4 @@
-"""What a noise of a row is, one variance for all rows, and sums."""
+"""The base class of noises, one variance for all rows, and sums."""
 
 import abc
 import functools
@@ -23,10 +23,19 @@ class AbstractNoise(Parametrised):
 
     @abc.abstractmethod
     def __call__(self, row: Any) -> Float[Array, ""]:
-        """The variance of the noise of one row."""
+        """The variance of the noise of one row.
+
+        **Arguments:**
+
+        - `row`: one row.
+
+        **Returns:**
+
+        One number, 0 or more.
+        """
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if the noise does not know some rows, as far as that can be seen before tracing.
+        """Raise `ValueError` if the noise does not accept some rows, as far as that can be checked before tracing.
 
         **Arguments:**
 
@@ -35,7 +44,16 @@ class AbstractNoise(Parametrised):
         del x
 
     def initialised(self, variance: Float[Array, ""]) -> "AbstractNoise":
-        """This noise with starting values of about this variance, for `kx.initialise`; by default unchanged."""
+        """This noise with starting values of about a given variance, for `kx.initialise`. By default it is unchanged.
+
+        **Arguments:**
+
+        - `variance`: the variance, one number.
+
+        **Returns:**
+
+        A noise of the same structure.
+        """
         del variance
         return self
 
@@ -76,7 +94,7 @@ def _as_parts(parts: Any) -> tuple[Any, ...]:
             found.append(as_noise(part))
         else:
             raise TypeError(
-                f"a sum of noises takes noises, functions of one row, and numbers, got {type(part).__name__}: write a "
+                f"a sum of noises accepts noises, functions of one row and numbers, got {type(part).__name__}: write a "
                 'variance for each row into the rows, {"x": x, "variance": v}, and add kx.noises.Known("variance").'
             )
     return tuple(found)
@@ -99,7 +117,7 @@ class Sum(AbstractNoise):
         return functools.reduce(operator.add, [part(row) for part in self.parts])
 
     def check(self, x: Any) -> None:
-        """Raise `ValueError` if one of the parts does not know some rows."""
+        """Raise `ValueError` if one of the parts does not accept some rows."""
         for part in self.parts:
             if hasattr(part, "check"):
                 part.check(x)

@@ -1,4 +1,4 @@
-"""What rows observe of a function: values, slopes, averages. For kernels `kx.kernels.OfFunctionals(kernel)`."""
+"""Rows that observe values, slopes or averages of a function, for kernels `kx.kernels.OfFunctionals(kernel)`."""
 
 from kernax.observe._builders import averages, averages_between, gradients, slopes, together, values
 from kernax.observe._noise import Noise

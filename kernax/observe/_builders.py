@@ -1,4 +1,4 @@
-"""Data of values, slopes and averages. Without targets, the rows alone: where to predict them."""
+"""Data of values, slopes and averages. Without targets, rows at which to predict them."""
 
 from typing import Any, overload
 
@@ -43,7 +43,8 @@ def slopes(x: Any, directions: Any, dy: Any = None) -> Any:
     **Arguments:**
 
     - `x`: points, `(n, d)`.
-    - `directions`: one vector v of d numbers for all points, or one for each, `(n, d)`. A longer vector is a larger slope.
+    - `directions`: one vector v of d numbers for all points, or one for each, `(n, d)`. The slope is proportional to the
+      length of v.
     - `dy`: the slopes, `(n,)`; if not given, the rows alone are returned, to predict at.
 
     **Returns:**
@@ -86,7 +87,7 @@ def gradients(x: Any, y: Any = None, dy: Any = None) -> Any:
     each = slopes(jnp.repeat(x, d, axis=0), jnp.tile(jnp.eye(d, dtype=x.dtype), (n, 1)))
     if dy is None:
         if y is not None:
-            raise ValueError("gradients has values y, but no dy: give both, or write kx.observe.values(x, y).")
+            raise ValueError("gradients got values y, but no dy: give both, or write kx.observe.values(x, y).")
         return each
     dy = _targets(dy, "dy")
     if dy.shape != x.shape:
@@ -113,8 +114,8 @@ def averages(points: Any, y: Any = None, *, weights: Any = None) -> Any:
 
     - `points`: q points for each row, `(n, q, d)`.
     - `y`: averages, `(n,)`; if not given, the rows alone are returned, to predict at.
-    - `weights`: of the points, `(q,)` or `(n, q)`; `1/q` if not given. They need not add up to 1, nor be positive: `(1, -1)`
-      observes a difference.
+    - `weights`: the weights w of the points, `(q,)` or `(n, q)`; `1/q` if not given. They need not add up to 1, nor be
+      positive: `(1, -1)` observes a difference.
 
     **Returns:**
 
@@ -122,7 +123,9 @@ def averages(points: Any, y: Any = None, *, weights: Any = None) -> Any:
     """
     points = as_floats(points, "points")
     if points.ndim != 3 or 0 in points.shape:
-        raise ValueError(f"points has shape {points.shape}: give q points for each of n rows, (n, q, d), none of them 0.")
+        raise ValueError(
+            f"points has shape {points.shape}: give q points for each of n rows, (n, q, d), with n, q and d at least 1."
+        )
     shape = points.shape[:2]
     weights = as_floats(1.0 / shape[1] if weights is None else weights, "weights")
     if weights.shape not in ((), shape[1:], shape):
@@ -145,7 +148,7 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
 
     **Arguments:**
 
-    - `low`, `high`: the ends, `(n, d)`. A column whose ends agree takes no part in the integral.
+    - `low`, `high`: the ends, `(n, d)`. A column with equal ends is not integrated over.
     - `y`: averages, `(n,)`; if not given, the rows alone are returned, to predict at.
     - `nodes`: points in each column. A box of d columns has `nodes**d` points.
 
@@ -158,11 +161,11 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
         raise ValueError(f"low has shape {low.shape} and high has {high.shape}: give both ends of each interval.")
     if is_concrete(low) and is_concrete(high) and np.any(np.asarray(high) < np.asarray(low)):
         row = int(np.argmax(np.any(np.asarray(high) < np.asarray(low), axis=1)))
-        raise ValueError(f"high is less than low in row {row}: exchange them.")
+        raise ValueError(f"high is less than low in row {row}: swap them.")
     d, nodes = low.shape[1], whole_number(nodes, "nodes")
     if nodes**d > _MOST:
         raise ValueError(
-            f"{nodes} nodes in each of {d} columns are {nodes**d} points: take fewer nodes, or write kx.observe.averages "
+            f"{nodes} nodes in each of {d} columns are {nodes**d} points, too many: use fewer nodes, or kx.observe.averages "
             "with random points of each box."
         )
     places, shares = np.polynomial.legendre.leggauss(nodes)
@@ -178,9 +181,9 @@ def together(*parts: Functionals) -> Functionals: ...
 @overload
 def together(*parts: Data) -> Data: ...
 def together(*parts: Any) -> Any:
-    """Join what several functions of `kx.observe` made: all data, or all rows without targets.
+    """Join several data of `kx.observe`, or several of its rows without targets.
 
-    Rows of one point next to averages of q points take as long as averages.
+    If one part has averages of q points, every row has q points afterwards, so values take as long as averages.
 
     **Arguments:**
 
@@ -192,9 +195,11 @@ def together(*parts: Any) -> Any:
     """
     rows = [part.x if isinstance(part, Data) else part for part in parts]
     if not parts or len({isinstance(part, Data) for part in parts}) > 1 or not all(isinstance(x, Functionals) for x in rows):
-        raise TypeError("together joins what kx.observe made: several kx.Data, or several rows without targets.")
+        raise TypeError("together needs several kx.Data made by kx.observe, or several of its rows without targets.")
     if len({x.x.shape[2] for x in rows}) > 1:
-        raise ValueError(f"the parts have {[x.x.shape[2] for x in rows]} columns: give all the same.")
+        raise ValueError(
+            f"the parts have {[x.x.shape[2] for x in rows]} columns: give parts with the same number of columns."
+        )
     most, has_slopes = max(x.x.shape[1] for x in rows), any(x.has_slopes for x in rows)
     rows = [x.padded(most - x.x.shape[1], slopes=has_slopes) for x in rows]
     slope = jnp.concatenate([x.slope for x in rows if x.slope is not None]) if has_slopes else None
@@ -207,7 +212,7 @@ def together(*parts: Any) -> Any:
 def _points(x: Any, name: str) -> Float[Array, "n d"]:
     x = as_rows(x, name)
     if not hasattr(x, "ndim") or x.ndim != 2:
-        raise ValueError(f"kx.observe needs {name} as one (n, d) array: slopes and averages are those of numbers.")
+        raise ValueError(f"kx.observe needs {name} as one (n, d) array of numbers.")
     return jnp.asarray(x)
 
 

@@ -1,4 +1,4 @@
-"""Hyperparameters: how they are declared, constrained, frozen and given a prior.
+"""Hyperparameters: functions to declare, constrain and freeze them, and to give them priors.
 
 - Fields of a class: `positive`, `non_negative`, `real`, `interval`. The constraints themselves are in `kernax.bijectors`,
   the priors in `kernax.priors`.

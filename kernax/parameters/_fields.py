@@ -45,7 +45,8 @@ def positive(
 
     **Arguments:**
 
-    - `default`: the value if none is given. Without it, the class requires one. With `None`, there may be no parameter.
+    - `default`: the value if none is given. Without a default, the class requires a value. With `None`, the parameter is
+        optional.
     - `floor`, `ceiling`: the smallest and the largest value.
     - `scalar`: accept one number only, no arrays.
     - `unit`: the unit of measurement, shown by [`kernax.report`][]: "x" (the unit of the input columns), "y", "y²",
@@ -184,7 +185,16 @@ class Parametrised(eqx.Module):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def setting(self, name: str) -> Setting:
-        """Bijector and prior of the parameter `name`."""
+        """The bijector and the prior of a parameter.
+
+        **Arguments:**
+
+        - `name`: the name of its field.
+
+        **Returns:**
+
+        An object with the attributes `bijector` and `prior`.
+        """
         own = dict(self.settings).get(name, Setting())
         if own.bijector is not None:
             return own
@@ -194,7 +204,17 @@ class Parametrised(eqx.Module):
         return dataclasses.replace(own, bijector=Real())
 
     def with_setting(self, name: str, **changes: Any) -> "Parametrised":
-        """A copy in which the parameter `name` has another bijector or prior."""
+        """A copy in which a parameter has another bijector or prior.
+
+        **Arguments:**
+
+        - `name`: the name of its field.
+        - `changes`: `bijector=` or `prior=`.
+
+        **Returns:**
+
+        The copy.
+        """
         own = dict(self.settings)
         own[name] = dataclasses.replace(own.get(name, Setting()), **changes)
         copy = object.__new__(type(self))
@@ -217,7 +237,12 @@ def _shown(value: Any) -> str:
 
 
 class Function(eqx.Module):
-    """A Python function wrapped as a module without parameters, for models that are passed to `jax.jit`."""
+    """A Python function wrapped as a module without parameters, for models that are passed to `jax.jit`.
+
+    **Arguments:**
+
+    - `function`: the function.
+    """
 
     function: Callable[..., Any] = eqx.field(static=True)
 
@@ -229,7 +254,7 @@ class Function(eqx.Module):
 
 
 def as_function(value: Any) -> Any:
-    """Make a callable a part of a model.
+    """Convert a callable to a part of a model.
 
     **Arguments:**
 
@@ -240,5 +265,5 @@ def as_function(value: Any) -> Any:
     The module itself, or the function as a [`kernax.parameters.Function`][].
     """
     if not callable(value):
-        raise TypeError(f"expected a function or a callable Equinox module of one point, got {value!r}.")
+        raise TypeError(f"expected a function of one point, or a callable Equinox module, got {value!r}.")
     return value if isinstance(value, eqx.Module) else Function(value)

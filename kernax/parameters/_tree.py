@@ -81,7 +81,7 @@ def log_prior(model: PyTree) -> Float[Array, ""]:
 
 
 def log_jacobian(unconstrained: PyTree) -> Float[Array, ""]:
-    """`log |d constrain(u) / du|`, to sample in the unconstrained space: add it to a log-density of the values.
+    """`log |d constrain(u) / du|`, for sampling in the unconstrained space. Add it to a log-density of the values.
 
     **Arguments:**
 
@@ -162,7 +162,7 @@ def freeze(model: M, where: Callable[[M], Any], *, trainable: M | None = None) -
     - `model`: the model that will be fitted.
     - `where`: a function that picks parameters of the model: `lambda m: m.noise`, a whole part (`lambda m: m.kernel`), or a
         sequence of those.
-    - `trainable`: the answer of an earlier call, to freeze more parameters.
+    - `trainable`: the result of an earlier call, to freeze more parameters.
 
     **Returns:**
 
@@ -361,7 +361,9 @@ def _named(model: PyTree, where: Callable[[Any], Any]) -> Sequence[tuple[Path, A
     labels = [leaf for leaf in jax.tree.leaves(where(labelled)) if isinstance(leaf, _Label)]
     found = [(label.path, label.leaf) for label in labels if eqx.is_inexact_array(label.leaf)]
     if not found:
-        raise ValueError("`where` picks no parameter of this model: it must return a parameter, or a part that has some.")
+        raise ValueError(
+            "`where` picks no parameter of this model: it must return a parameter, or a part that contains parameters."
+        )
     return found
 
 
@@ -376,7 +378,7 @@ def _with_setting(model: Any, where: Callable[[Any], Any], **changes: Any) -> An
         owner, name = owner_and_field(model, path)
         if not isinstance(owner, Parametrised) or name is None:
             raise TypeError(
-                f"{parameter_name(path)} is not a field of a kernax module, which would have to keep its bijector or prior: "
+                f"{parameter_name(path)} is not a field of a kernax module, so it cannot be given a bijector or a prior: "
                 "declare it with kx.positive() or kx.parameters.real() in a class derived from kx.parameters.Parametrised."
             )
         changed = owner.with_setting(name, **changes)

@@ -1,4 +1,4 @@
-"""Whether intervals hold as many rows as they promise."""
+"""Whether intervals contain as many rows as they should."""
 
 from typing import Any
 
@@ -14,8 +14,9 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 def calibration(of: Any, *, ax: Any = None) -> Axes:
     """Draw the share of rows inside their leave-one-out interval, against the probability of the interval.
 
-    On the diagonal the intervals hold what they promise; below it they are too narrow, above it too wide. The grey band
-    holds the whole curve with probability 0.95 if the model is right and rows are independent (Kolmogorov and Smirnov).
+    On the diagonal the intervals contain as many rows as they should. Below it they are too narrow, above it too wide. The
+    grey band contains the whole curve with probability 0.95 if the model is right and rows are independent (Kolmogorov and
+    Smirnov).
 
     **Arguments:**
 

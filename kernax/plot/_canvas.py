@@ -1,4 +1,4 @@
-"""What all pictures share: the Axes they are drawn into, colours, and the refusal of what cannot be drawn."""
+"""Common parts of all pictures: axes, colours, and checks of what can be drawn."""
 
 from statistics import NormalDist
 from typing import Any
@@ -15,7 +15,7 @@ from kernax.fitting import Fit
 from kernax.model import Conditioned, check_conditioned, condition
 from kernax.solvers import result_name
 
-# Okabe and Ito's colours, told apart by colour-blind readers; in print, the markers and the styles of lines tell them apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; in print, markers and line styles differ.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#777777"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -54,7 +54,7 @@ def some_of(drawn: int, n: int) -> str:
 def check_finished(of: Any) -> None:
     """Refuse what is still being traced."""
     if any(not is_concrete(leaf) for leaf in jax.tree.leaves(of)):
-        raise TypeError("a picture shows finished numbers: draw outside jit, grad and vmap.")
+        raise TypeError("a picture needs concrete numbers: draw outside of jit, grad and vmap.")
 
 
 def check_single(of: Any, one: Any) -> None:
@@ -83,7 +83,7 @@ def panels(ax: Any, number: int, what: str, shape: tuple[int, int], size: tuple[
     if not all(isinstance(one, Axes) for one in given):
         raise TypeError("ax must be a list of matplotlib Axes.")
     if len(given) != number:
-        raise ValueError(f"{what}: give as many axes, or none.")
+        raise ValueError(f"{what}: give as many axes, or leave out ax=.")
     return given
 
 
@@ -100,12 +100,12 @@ def check_drawable(c: Any) -> Conditioned:
     check_single(c, c.jitter)
     refuse_gaps(c.data, "a picture")
     if not bool(c.ok):
-        raise ValueError(f"there is nothing to draw: conditioning ended as {result_name(c.result)}.")
+        raise ValueError(f"conditioning failed with the status {result_name(c.result)}, so nothing can be drawn.")
     return c
 
 
 def check_level(level: float) -> float:
-    """How many standard deviations to each side hold this probability. Raises if it is none."""
+    """Half the width of an interval with this probability, in standard deviations. Raises unless 0 < level < 1."""
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
     return NormalDist().inv_cdf((1 + level) / 2)

@@ -38,7 +38,7 @@ def components(c: Any, x: Any = None, *, level: float = 0.95, output: int = 0, a
         size = (6.4, 1.2 + 1.7 * number)
         ax = list(plt.subplots(number, 1, sharex=True, squeeze=False, figsize=size, layout="constrained")[1][:, 0])
     if len(ax) != number:
-        raise ValueError(f"the kernel has {number} summands: give as many axes, or none.")
+        raise ValueError(f"the kernel has {number} summands: give as many axes, or leave out ax=.")
     factor = NormalDist().inv_cdf((1 + level) / 2)
     for j, panel in enumerate(ax):
         middle = by_output(parts.mean[j])[:, output]

@@ -50,7 +50,7 @@ def fits(
       not given; the title then has R².
     - `number`: how many fits are drawn.
     - `level`: the probability of the band.
-    - `columns`: what the columns of x are called; with one column a `kx.tables.Column` gives it units.
+    - `columns`: the names of the columns of x; with one column a `kx.tables.Column` gives it units.
     - `target`: the same for y.
     - `ax`: a list of matplotlib axes, one for each fit that is drawn; a new figure if not given.
 
@@ -62,7 +62,7 @@ def fits(
         raise TypeError(f"fits needs Fits from kx.fit_many, got {type(many).__name__}.")
     factor = check_level(level)
     if number < 1:
-        raise ValueError(f"number is how many fits to draw, at least 1, got {number}.")
+        raise ValueError(f"number, of fits to draw, must be at least 1, got {number}.")
     every = [data for window in windows(datasets) for data in window]
     if len(every) != len(many):
         raise ValueError(f"there are {len(many)} fits and {len(every)} datasets: give the datasets that were fitted.")

@@ -20,8 +20,8 @@ def kernel(of: Any, x: Any = None, *, at: Any = None, num_samples: int = 3, key:
 
     **Arguments:**
 
-    - `of`: a kernel, a `Model`, a `Conditioned` or a `Fit`; of the last three the kernel is drawn.
-    - `x`: where to draw, `(m,)` or `(m, 1)`; the range of the data if there is some, or else 200 places from −4 to 4.
+    - `of`: a kernel, or a `Model`, a `Conditioned` or a `Fit`, whose kernel is drawn.
+    - `x`: where to draw, `(m,)` or `(m, 1)`; by default the range of the data, or 200 places from −4 to 4 without data.
     - `at`: the places x₀; at a quarter, the middle and three quarters of the range if not given.
     - `num_samples`: how many functions to draw. With 0 only the covariance is drawn, into one panel.
     - `key`: random key of the functions; `jax.random.key(0)` if not given.

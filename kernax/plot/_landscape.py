@@ -42,7 +42,7 @@ def landscape(
     - `fit`: a `Fit` from [`kernax.fit`][], with `restarts=` to see where they ended.
     - `first`, `second`: the names of the parameters, such as `"rbf.lengthscale"` or `"rbf.lengthscale[2]"` (see
       [`kernax.kernels.parameter_names`][]), or their paths, such as `"kernel.kernel.lengthscale"`; the end of a name is
-      enough if no other name ends so. The first two parameters if not given.
+      enough if no other name has the same end. The first two parameters if not given.
     - `objective`: what was minimised; negative log priors are added to it, as in `kx.fit`.
     - `num`: places along each axis.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
@@ -58,7 +58,7 @@ def landscape(
     if fit.data is None or not np.isfinite(float(fit.value)):
         raise ValueError("landscape needs a Fit that holds its data and has a finite value: fit that dataset with kx.fit.")
     if num < 2:
-        raise ValueError(f"num is the number of places along each axis, at least 2, got {num}.")
+        raise ValueError(f"num, of places along each axis, must be at least 2, got {num}.")
     entries = _entries(fit.model)
     names = list(entries)
     if len(names) < 2:

@@ -45,9 +45,9 @@ def partial_dependence(
 ) -> Axes:
     """Draw how the prediction depends on one column of x, with its bands and the rows.
 
-    The dark band holds the function, the light one a new observation. Dots are the curve at each row plus the leave-one-out
-    residual of that row: what remains of a target if the part of the other columns is taken out. With a single column they
-    are the targets.
+    The dark band is that of the function, the light one that of a new observation. The dots are the curve at each row plus
+    the leave-one-out residual of that row, that is, the target without the effect of the other columns. With a single
+    column they are the targets.
 
     **Arguments:**
 
@@ -58,7 +58,7 @@ def partial_dependence(
       averages the function over the rows (at most 100 of them, evenly spread), and the dark band is that of the average.
     - `level`: the probability of the bands at each place.
     - `output`: which column of y to draw.
-    - `columns`: what the columns are called, one name each; or a `kx.tables.Column` each, whose units the picture then has.
+    - `columns`: the names of the columns. With a `kx.tables.Column` for each, the picture has their units.
     - `target`: the same for y.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 

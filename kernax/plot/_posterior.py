@@ -36,7 +36,7 @@ def posterior(
 ) -> Axes:
     """Draw the posterior mean and a band of a model of one input column, with its data and optional samples.
 
-    All outputs are drawn. Masked rows are not drawn. Of more than 4000 rows, evenly spread ones are drawn.
+    All outputs are drawn, and masked rows are not. If there are more than 4000 rows, evenly spaced ones are drawn.
 
     **Arguments:**
 
@@ -45,7 +45,7 @@ def posterior(
     - `num_samples`: how many functions to draw from the posterior. They do not contain noise.
     - `key`: the random key of the samples; required if there are any.
     - `noisy`: draw the band of a new observation instead of the function.
-    - `level`: the probability that the band has at each place, between 0 and 1.
+    - `level`: the probability of the band at each place, between 0 and 1.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**
@@ -55,9 +55,9 @@ def posterior(
     c = check_drawable(c)
     _check_one_column(c)
     if not 0 < level < 1:
-        raise ValueError(f"level is a probability between 0 and 1, got {level}.")
+        raise ValueError(f"level must be between 0 and 1, got {level}.")
     if num_samples and key is None:
-        raise ValueError("samples are random: give a key, such as key=jax.random.key(0).")
+        raise ValueError("num_samples= draws at random: give a key, such as key=jax.random.key(0).")
     places = _places(c, x)
     mean, variance = predict(c, places[:, None], noisy=noisy)[:2]
     means, width = by_output(mean), NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.asarray(variance))

@@ -1,4 +1,4 @@
-"""Observed targets against what the other rows predict."""
+"""Observed targets against their predictions from the other rows."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ def predicted_observed(of: Any, *, level: float = 0.95, target: Any = None, ax: 
     """Draw each observed target against its leave-one-out prediction, with the interval of the prediction.
 
     Points on the diagonal are predicted exactly. The legend has the root mean squared error and R², over all rows. All
-    outputs are drawn; of more than 4000 rows evenly spread ones are.
+    outputs are drawn; if there are more than 4000 rows, evenly spaced ones are drawn.
 
     **Arguments:**
 
     - `of`: a `Conditioned` or a `Fit`.
     - `level`: the probability of each interval.
-    - `target`: what y is called: a name, or a `kx.tables.Column`, whose units the picture then has.
+    - `target`: the name of y. With a `kx.tables.Column` the picture has its units.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**

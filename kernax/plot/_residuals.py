@@ -1,4 +1,4 @@
-"""Leave-one-out residuals against what was expected of them."""
+"""Pictures of leave-one-out residuals."""
 
 from typing import Any, Literal, get_args
 
@@ -39,30 +39,30 @@ def residuals(of: Any, *, against: Against = "mean", lags: int | None = None, ta
     ringed and counted: about one in twenty if the model is right.
 
     With `"normal"` (a QQ plot) the residuals, each in its own standard deviations, are sorted and drawn against the
-    quantiles of a normal distribution. The band holds each point with probability 0.95 if the rows are independent.
+    quantiles of a normal distribution. The band contains each point with probability 0.95 if the rows are independent.
 
     With `"lag"` the stems are the autocorrelation of the residuals in their own standard deviations, at rows that are so
     many places apart (in the order of x if it is one column, else in the order of the rows). Leave-one-out residuals are
-    correlated even if the model is right: the line is what the model expects, and its band holds each stem with probability
-    0.95 (Bartlett's formula). Stems outside of it are structure that the model misses.
+    correlated even if the model is right: the line shows the correlation that the model expects, and its band contains each
+    stem with probability 0.95 (Bartlett's formula). Stems outside of the band show structure that the model misses.
 
     **Arguments:**
 
     - `of`: a `Conditioned` or a `Fit`, with a solver that offers leave-one-out (all but `CG`).
     - `against`: `"mean"`, the leave-one-out prediction; `"index"`, the row; `"normal"`; or `"lag"`.
     - `lags`: the largest lag; a quarter of the rows and at most 40 if not given.
-    - `target`: what y is called: a name, or a `kx.tables.Column`, whose units the picture then has.
+    - `target`: the name of y. With a `kx.tables.Column` the picture has its units.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**
 
-    The axes. All outputs are drawn; of more than 4000 rows evenly spread ones are drawn and all are counted.
+    The axes. All outputs are drawn. If there are more than 4000 rows, evenly spaced ones are drawn, and all are counted.
     """
     c = check_drawable(of)
     if against not in get_args(Against):
         raise ValueError(f"against must be one of {', '.join(get_args(Against))}, got {against!r}.")
     if lags is not None and (against != "lag" or lags < 1):
-        raise ValueError('lags is the largest lag, at least 1, of against="lag".')
+        raise ValueError('lags is for against="lag" only, and must be at least 1.')
     held, y = left_out(c), quantity(target, "y")
     if against == "lag" and len(held.rows) < 4:
         raise ValueError(f"an autocorrelation needs at least 4 rows, and there are {len(held.rows)}.")

@@ -44,7 +44,7 @@ def sensitivity(of: Any, *, level: float | None = 0.95, columns: Any = None, ax:
 
     - `of`: a `Fit` or a `Conditioned` with inputs of shape `(n, d)`, Sobol indices, or a table of indices.
     - `level`: the probability of the intervals of a `Fit`; `None` for bars alone.
-    - `columns`: what the columns of x are called, one name (or `kx.tables.Column`) each.
+    - `columns`: the names of the columns of x. A `kx.tables.Column` can be used as a name.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**

@@ -36,7 +36,7 @@ def surface(
     - `show`: the posterior mean, or its standard deviation (`"sd"`).
     - `num`: places along each axis.
     - `output`: which column of y to draw.
-    - `columns`: what the columns are called, one name each; or a `kx.tables.Column` each, whose units the picture then has.
+    - `columns`: the names of the columns. With a `kx.tables.Column` for each, the picture has their units.
     - `target`: the same for y.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
@@ -55,7 +55,7 @@ def surface(
     if show not in get_args(Shown):
         raise ValueError(f"show must be one of {', '.join(get_args(Shown))}, got {show!r}.")
     if num < 2:
-        raise ValueError(f"num is the number of places along each axis, at least 2, got {num}.")
+        raise ValueError(f"num, of places along each axis, must be at least 2, got {num}.")
     if names[i].levels is not None or names[j].levels is not None:
         raise ValueError("a surface is drawn over numbers, and one of the two columns holds categories.")
     rows, known = inputs.rows, inputs.values

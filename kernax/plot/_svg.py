@@ -1,4 +1,4 @@
-"""Pictures as SVG inside of an HTML page: text stays text, and lines that are black take the colour of the page's text."""
+"""Pictures as SVG in an HTML page: text stays text, and black lines get the colour of the text of the page."""
 
 import html
 import io
@@ -33,7 +33,7 @@ def inline_svg(draw: Callable[[Figure], Any], name: str, label: str, size: tuple
 
     - `draw`: a function that draws into a matplotlib figure.
     - `name`: what the identifiers inside of the picture begin with; no other picture of the page may have it.
-    - `label`: what the picture shows, for readers who do not see it.
+    - `label`: what the picture shows, for screen readers.
     - `size`: width and height in inches.
 
     **Returns:**

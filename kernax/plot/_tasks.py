@@ -53,7 +53,7 @@ def tasks(
         size = (6.4, 1.2 + 1.9 * number)
         ax = list(plt.subplots(number, 1, sharex=True, squeeze=False, figsize=size, layout="constrained")[1][:, 0])
     if len(ax) != number:
-        raise ValueError(f"the model has {number} tasks: give as many axes, or none.")
+        raise ValueError(f"the model has {number} tasks: give as many axes, or leave out ax=.")
     factor = NormalDist().inv_cdf((1 + level) / 2)
     band = f"{100 * level:.3g} % band of {'new observations' if noisy else 'the function'}"
     for j, panel in enumerate(ax):

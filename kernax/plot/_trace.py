@@ -16,7 +16,7 @@ def trace(fit: Fit[Any], *, objective: str = "objective", ax: Any = None) -> Axe
     **Arguments:**
 
     - `fit`: a `Fit` from [`kernax.fit`][].
-    - `objective`: what was minimised, as the label of the axis.
+    - `objective`: the name of what was minimised, for the label of the axis.
     - `ax`: the matplotlib axes to draw into; a new figure if not given.
 
     **Returns:**

@@ -129,10 +129,10 @@ class Inputs:
         names = [one.name for one in self.quantities]
         if isinstance(column, str):
             if plain(column) not in names:
-                raise ValueError(f"there is no column {column!r} among {', '.join(names)}.")
+                raise ValueError(f"the data has no column {column!r}: its columns are {', '.join(names)}.")
             return names.index(plain(column))
         if not -len(names) <= column < len(names):
-            raise ValueError(f"there is no column {column}: the data has {len(names)} columns.")
+            raise ValueError(f"the data has no column {column}: it has {len(names)} columns, counted from 0.")
         return int(column) % len(names)
 
 

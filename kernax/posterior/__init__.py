@@ -1,4 +1,4 @@
-"""What a conditioned model says about new points: predictions, samples, bounds."""
+"""Predictions, samples, intervals and bounds of a conditioned model at new points."""
 
 from kernax.posterior._bounds import data_norm_squared, error_bound, power_function, rkhs_inner, rkhs_norm
 from kernax.posterior._components import SumComponents, components

@@ -80,7 +80,8 @@ def data_norm_squared(c: Conditioned) -> Float[Array, "*p"]:
 def rkhs_norm(c: Conditioned) -> Float[Array, "*p"]:
     """The norm of the fitted function in the kernel's space, `‖f̂ - μ‖ = √(alphaᵀ K alpha)`. O(n²).
 
-    For a spline, whose polynomials cost nothing, it is the root of the bending energy: `√∫ f''²` for the cubic one.
+    For a spline, whose polynomials are not penalised, it is the square root of the bending energy: `√∫ f''²` for the cubic
+    spline.
 
     **Arguments:**
 

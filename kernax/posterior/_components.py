@@ -46,7 +46,7 @@ def components(c: Any, x: Any) -> SumComponents:
 
     **Arguments:**
 
-    - `c`: a model conditioned on data, from [`kernax.condition`][]. A kernel that is not a sum is its own only summand.
+    - `c`: a model conditioned on data, from [`kernax.condition`][]. A kernel that is not a sum counts as one summand.
     - `x`: new inputs, `(m, d)`.
 
     **Returns:**

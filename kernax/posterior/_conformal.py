@@ -1,4 +1,4 @@
-"""Intervals that hold whether or not the model is right: jackknife+, from the one factorisation."""
+"""Intervals that are valid even if the model is wrong: jackknife+, from a single factorisation."""
 
 from typing import Any, NamedTuple
 
@@ -26,11 +26,11 @@ class Interval(NamedTuple):
 def conformal(c: Conditioned, x: Any, level: float = 0.9) -> Interval:
     """Intervals for new observations by jackknife+, from leave-one-out residuals instead of the model's variance.
 
-    Without row i the residual there is `R_i = y_i - f⁽⁻ⁱ⁾(x_i)` and the prediction is `f⁽⁻ⁱ⁾(x) = f(x) - w_i(x) R_i`, with
-    the weights of `f(x) = Σ w_i(x) y_i`. The ends are quantiles over i of `f⁽⁻ⁱ⁾(x) ± |R_i|`. If rows are exchangeable and
-    the hyperparameters do not come from them, a new observation lies inside with a probability of at least `2·level - 1`,
-    and of about `level` as a rule, however wrong the model is (Barber, Candès, Ramdas & Tibshirani, 2021). O(n³) with
-    `Cholesky`.
+    Let f⁽⁻ⁱ⁾ be the fit without row i, and `R_i = y_i - f⁽⁻ⁱ⁾(x_i)` its residual there. Its predictions are
+    `f⁽⁻ⁱ⁾(x) = f(x) - w_i(x) R_i`, with the weights of `f(x) = Σ w_i(x) y_i`. The ends of the interval are quantiles over i
+    of `f⁽⁻ⁱ⁾(x) ± |R_i|`. If rows are exchangeable and the hyperparameters were not fitted to them, the interval contains a
+    new observation with a probability of at least `2·level - 1`, and usually of about `level`, even if the model is wrong
+    (Barber, Candès, Ramdas & Tibshirani, 2021). O(n³) with `Cholesky`.
 
     **Arguments:**
 

@@ -26,9 +26,9 @@ class Prediction(NamedTuple):
     variance: Float[Array, "m ..."]
     """One for each row; one for each row and output if the outputs are not observed in the same rows."""
     num_clamped: Int[Array, ""]
-    """How many variances rounding had made negative; they are 0 here."""
+    """How many variances were negative because of rounding errors. They are set to 0."""
     result: Any
-    """How the computation ended: an iterative solver may fail at prediction, too."""
+    """How the computation ended. An iterative solver may fail in a prediction, too."""
 
     @property
     def sd(self) -> Float[Array, "m ..."]:
@@ -206,7 +206,7 @@ def _largest_matrix(c: Conditioned, x: Rows) -> int:
 
 
 def _observed_rows(c: Conditioned, x: Any, noisy: bool) -> Rows:
-    """New rows; if they are to be observed, the model must know their noise."""
+    """New rows, checked; with `noisy`, the model must know their noise."""
     x = unread_rows(c.model, c.data, x)
     if noisy:
         if not is_per_row(c.model.noise):

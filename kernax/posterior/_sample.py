@@ -30,10 +30,11 @@ def sample(
 ) -> Float[Array, "s m *p"]:
     """Draw functions from the prior of a `Model` or the posterior of a `Conditioned`.
 
-    Exact and joint over all rows, so O(m³) and an m × m matrix. Differentiable in everything but the key. Some solvers need
-    no such matrix: `kx.StateSpace()` draws exactly in O(n + m). `kx.Kronecker()`, and `kx.CG(kx.Kronecker())` with missing
-    cells, draw exactly at the cells of another `kx.Grid`, with a matrix for each axis. `kx.CG(variance="pathwise")` takes
-    one solve with `num_samples` right-hand sides and O(m n), and a draw is Gaussian approximately.
+    The draws are exact and joint over all rows, which takes O(m³) time and an m × m matrix. They are differentiable with
+    respect to everything but the key. Some solvers need no such matrix: `kx.StateSpace()` draws exactly in O(n + m).
+    `kx.Kronecker()`, and `kx.CG(kx.Kronecker())` with missing cells, draw exactly at the cells of another `kx.Grid`, with a
+    matrix for each axis. `kx.CG(variance="pathwise")` takes one solve with `num_samples` right-hand sides and O(m n), and
+    its draws are approximately Gaussian.
 
     **Arguments:**
 
@@ -42,7 +43,8 @@ def sample(
     - `key`: a JAX random key.
     - `num_samples`: how many functions to draw.
     - `noisy`: add noise, for observations instead of the function.
-    - `solver`: for a model: `kx.StateSpace()` draws in O(m), and `kx.Kronecker()` on a grid. A `Conditioned` has its own.
+    - `solver`: for a model: `kx.StateSpace()` draws in O(m), and `kx.Kronecker()` on a grid. A `Conditioned` uses its own
+      solver.
 
     **Returns:**
 
@@ -51,9 +53,7 @@ def sample(
     if isinstance(source, Model):
         if source.kernel.trend() is not None or source.trend is not None:
             what = "polynomials" if source.trend is None else "its trend"
-            raise ValueError(
-                f"{source!r} leaves {what} free, so there is no prior to draw from: condition it on data first."
-            )
+            raise ValueError(f"{source!r} leaves {what} free, so it has no prior to draw from: condition it on data first.")
         x = as_rows(x, "x")
         x = x if isinstance(x, Grid) and solver is not None else take(x)
         check_known(source, take(x))

@@ -88,9 +88,9 @@ def sensitivity(
     (Sobol', 1993; Jansen, 1999).
 
     Intervals are quantiles over functions drawn from the posterior, with a covariance matrix of at most 2048 rows
-    (`32 (d + 2)` beyond 62 columns). They are about the function itself, which varies more than its posterior mean: where
-    the data say little, the index of the mean may lie outside. Averaging over so few rows adds an error of about 0.02. They
-    are NaN if rounding makes that matrix indefinite: use float64, or more noise.
+    (`32 (d + 2)` beyond 62 columns). They are for the function itself, which varies more than its posterior mean: if
+    the data contain little information, the index of the mean may lie outside of them. Averaging over so few rows adds an
+    error of about 0.02. They are NaN if rounding makes that matrix indefinite: use float64, or more noise.
 
     **Arguments:**
 
@@ -101,7 +101,7 @@ def sensitivity(
     - `columns`: names of the columns.
     - `level`: the probability of the intervals, between 0 and 1.
     - `num_samples`: how many functions to draw for them; 0 for no intervals.
-    - `num_points`: how many rows to average over where there is no closed form; a power of two.
+    - `num_points`: how many rows to average over if there is no closed form; a power of two.
     - `key`: a JAX random key; `jax.random.key(0)` by default, so that the answer is the same at every call.
 
     **Returns:**
@@ -120,7 +120,7 @@ def sensitivity(
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
     if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__") or num_samples < 0:
-        raise ValueError(f"num_samples must be a whole number, 0 for no intervals, got {num_samples!r}.")
+        raise ValueError(f"num_samples must be a whole number, or 0 for no intervals, got {num_samples!r}.")
     num_points = whole_number(num_points, "num_points")
     if num_points & (num_points - 1):
         raise ValueError(f"num_points must be a power of two, got {num_points}.")

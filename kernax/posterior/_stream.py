@@ -35,7 +35,7 @@ class Streamed(eqx.Module):
     model: Model
     """The model."""
     kernel: AbstractKernel
-    """The kernel whose state space is filtered: the model's, made definite if the model leaves functions free."""
+    """The kernel of the model, made definite if the model leaves functions free."""
     trend: AbstractTrend | None
     """The free functions of the model; `None` if there are none."""
     last: Data
@@ -55,29 +55,31 @@ class Streamed(eqx.Module):
 
         **Arguments:**
 
-        - `x`: new inputs in the order of time, `(m, d)`, none of them before the last row. Under tracing, where order cannot
-          be checked, rows that are out of order make everything NaN that follows.
+        - `x`: new inputs in the order of time, `(m, d)`, none of them before the last row. Under tracing the order
+          cannot be checked, and rows out of order make all later results NaN.
         - `y`: new targets, `(m,)` or `(m, p)`.
         - `noise`: the noise of the new rows, if the model's noise is given per row.
 
         **Returns:**
 
-        A `Streamed`, which predicts what conditioning on all rows predicts at later times.
+        A `Streamed`. Its predictions at later times are those of a model conditioned on all rows.
         """
         new = Data(rows_like(self.model, self.last, x), jnp.asarray(y, self.last.dtype))
         if new.y.shape[1:] != self.last.y.shape[1:]:
             raise ValueError(f"y has shape {new.y.shape}, but the series has targets of shape {self.last.y.shape}.")
         if is_per_row(self.model.noise) != (noise is not None):
-            raise ValueError("update needs noise= for the new rows if the model's noise is given per row, and only then.")
+            raise ValueError(
+                "give noise= for the new rows if the model's noise is given per row, and leave it out otherwise."
+            )
         _check_order(self, new.x, in_order=True)
         return _updated(self, new, None if noise is None else jnp.asarray(noise, self.last.dtype))
 
     def predict(self, x: Any, *, noisy: bool = False) -> Prediction:
-        """Mean and variance at the time of the last row or later: what `kx.predict` says after conditioning on all rows.
+        """Mean and variance at the time of the last row or later, as from `kx.predict` after conditioning on all rows.
 
         **Arguments:**
 
-        - `x`: new inputs, `(m, d)`, in any order. Under tracing, times before the last row have NaN.
+        - `x`: new inputs, `(m, d)`, in any order. Under tracing, the predictions are NaN at times before the last row.
         - `noisy`: add the noise variance, for the spread of a new observation instead of the function.
 
         **Returns:**
@@ -96,8 +98,7 @@ class Streamed(eqx.Module):
 def stream(c: Any) -> Streamed:
     """Follow a series: add rows at its end in O(1) each, and predict what comes next.
 
-    `kx.extend` keeps everything about all rows, and takes O(n) a call for a series. What this returns keeps the state at
-    the last row alone.
+    `kx.extend` stores all rows, and takes O(n) a call for a series. This function keeps only the state at the last row.
 
     **Arguments:**
 
@@ -105,8 +106,8 @@ def stream(c: Any) -> Streamed:
 
     **Returns:**
 
-    A `Streamed`. `s = s.update(x, y)` adds rows, and `s.predict(x)` predicts times at the end or later. Both may stand in
-    `jax.jit` and `jax.lax.scan`.
+    A `Streamed`. `s = s.update(x, y)` adds rows, and `s.predict(x)` predicts times at the end or later. Both can be used
+    inside `jax.jit` and `jax.lax.scan`.
     """
     check_conditioned(c)
     refuse_gaps(c.data, "a stream")
@@ -267,4 +268,4 @@ def _check_order(s: Streamed, x: Rows, *, in_order: bool) -> None:
             "kx.StateSpace(), which adds rows anywhere by kx.extend and predicts anywhere."
         )
     if in_order and np.any(np.diff(times) < 0):
-        raise ValueError("rows of an update must be in the order of time: sort them.")
+        raise ValueError("the rows of an update must be in the order of time: sort them.")

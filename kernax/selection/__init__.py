@@ -1,4 +1,4 @@
-"""How good a choice of hyperparameters is: scalars of a conditioned model, and the ridge that each of them chooses."""
+"""Criteria for hyperparameters (likelihood, leave-one-out, k-fold, GCV, L-curve), and the choice of a ridge by them."""
 
 from kernax.selection._compare import SelectorTable, compare_selectors
 from kernax.selection._discrepancy import Discrepancy, discrepancy

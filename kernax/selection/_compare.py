@@ -1,4 +1,4 @@
-"""All ways of choosing the ridge, side by side."""
+"""The choices of the ridge by all criteria, in one table."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,7 +21,15 @@ from kernax.solvers import result_name, throw_unless
 
 
 class SelectorTable(Mapping[str, RidgeChoice]):
-    """A dict of the choices of `kx.compare_selectors` by name. `print` shows them side by side; `rows` has the numbers."""
+    """The choices of `kx.compare_selectors`, by the name of the criterion: a mapping. Print it to compare them.
+
+    The attribute `rows` has the numbers of the printed table.
+
+    **Arguments:**
+
+    - `choices`: a dict of [`kernax.selection.RidgeChoice`][].
+    - `note`: a remark that is printed below the table.
+    """
 
     def __init__(self, choices: dict[str, RidgeChoice], note: str):
         self.choices = choices
@@ -59,8 +67,8 @@ def compare_selectors(
 ) -> SelectorTable:
     """Choose the ridge by every criterion that kernax has, print a table and return it.
 
-    All criteria use one eigendecomposition. Each row of the table shows the ridge that a criterion chose, and what all other
-    criteria say about it: degrees of freedom, mean squared residual, norm of the fit, leave-one-out error, GCV and
+    All criteria use one eigendecomposition. Each row of the table shows the ridge that a criterion chose, and all other
+    criteria at that ridge: degrees of freedom, mean squared residual, norm of the fit, leave-one-out error, GCV and
     likelihood. A criterion without an answer shows its status. Not for use inside `jit`.
 
     **Arguments:**
@@ -88,7 +96,7 @@ def compare_selectors(
 
     # Without noise there is no variance that the residual could be compared with.
     known = noise_variance is not None or float(model.noise) > 0
-    note = "(discrepancy left out: it needs noise_variance, and the model's own noise is 0)"
+    note = "(discrepancy is left out: it needs noise_variance=, because the model's own noise is 0)"
     if known:
         whose = "the model's noise" if noise_variance is None else "as given"
         note = f"(discrepancy looks for a mean residual² of {float(variance):.4g}, {whose})"

@@ -1,4 +1,4 @@
-"""The discrepancy principle: the residual should be as large as the noise is known to be."""
+"""The discrepancy principle: the mean squared residual should equal the known variance of the noise."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class Discrepancy(eqx.Module):
     """The ridge at which `‖y - f̂_X‖² = n σ²`, and the status of the search."""
 
     ridge: Float[Array, ""]
-    """NaN if there is none."""
+    """The ridge; NaN if there is none."""
     result: Any
     """How the search ended."""
 
@@ -34,9 +34,9 @@ class Discrepancy(eqx.Module):
 def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> Discrepancy:
     """The discrepancy principle: the ridge at which the mean squared residual equals the variance of the noise.
 
-    The residual grows with the ridge, from what the kernel cannot reach at all to `‖y - μ‖`. So there is one such ridge or
-    none, and none if `n σ² ≥ ‖y - μ‖²`. With several outputs the mean is over them, too. About ten steps, O(n²) each with
-    `Eigh`.
+    The norm of the residual increases with the ridge, up to `‖y - μ‖`. So there is at most one such ridge, and there is none
+    if `n σ² ≥ ‖y - μ‖²`, or if the residual at ridge 0 is larger already. With several outputs the mean is also over
+    outputs. About ten steps, O(n²) each with `Eigh`.
 
     **Arguments:**
 
@@ -51,7 +51,9 @@ def discrepancy(c: Conditioned, noise_variance: Any, *, throw: bool = True) -> D
     check_one_noise(c)
     one_number = noise_variance is not None and np.ndim(noise_variance) == 0
     if not one_number or (is_concrete(noise_variance) and not 0 < np.asarray(noise_variance) < np.inf):
-        raise ValueError(f"the discrepancy principle needs the noise's variance, one positive number, got {noise_variance}.")
+        raise ValueError(
+            f"the discrepancy principle needs the variance of the noise, one positive number, got {noise_variance}."
+        )
     answer = _discrepancy(c, jnp.asarray(noise_variance, c.data.dtype))
     if throw:
         throw_unless((), answer.result, "the discrepancy principle")

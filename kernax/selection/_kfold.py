@@ -1,4 +1,4 @@
-"""K-fold cross-validation, exact: from the one factorisation, or by conditioning again without each fold.
+"""Exact k-fold cross-validation: from a single factorisation, or by conditioning again without each fold.
 
 With `alpha = K̃⁻¹(y-μ)`, the residuals of the fold S in the fit without S are `([K̃⁻¹]_SS)⁻¹ alpha_S`: leave-one-out is the
 case of folds of one row. A solver that does not offer these blocks (`StateSpace`, `Vecchia`, `CG`) conditions k times, with
@@ -43,12 +43,12 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     - `c`: a model conditioned on data, with any solver but `Kronecker`, which needs every row.
     - `folds`: the number of folds, or an integer label for each row (rows with one label form a fold). A number cuts the
       rows that count into consecutive folds of equal size, as scikit-learn's `KFold` does.
-    - `key`: a JAX random key: the folds are then random. Sorted rows need one.
+    - `key`: a JAX random key, for random folds. Give one if the rows are sorted.
 
     **Returns:**
 
-    An array in the shape of y; 0 where the data is masked. NaN in a fold that leaves too few rows to learn from: none, or
-    fewer than determine a trend.
+    An array in the shape of y; 0 where the data is masked. NaN in a fold whose removal leaves too few rows: none, or fewer
+    than a trend needs.
     """
     check_conditioned(c)
     return _scattered(c, as_folds(folds, c.data, key))
@@ -122,13 +122,17 @@ def as_folds(folds: Any, data: Data, key: Any) -> Folds:
     if by_number:
         table = _equal_folds(int(folds), data, key)
     elif key is not None:
-        raise ValueError("labels say which fold a row belongs to, so nothing is drawn at random: give either labels or key.")
+        raise ValueError(
+            "folds= labels assign every row to a fold, so nothing is drawn at random: give either labels or key=."
+        )
     else:
         table = _labelled_folds(folds, data)
     if is_concrete(table.filled) and table.filled.ndim == 2:
         sizes = np.asarray(table.filled).sum(axis=1)
         if np.sum(sizes > 0) < 2:
-            raise ValueError("one fold holds all rows that count, which leaves nothing to learn from: give two or more.")
+            raise ValueError(
+                "one fold contains all rows that count, so no rows remain to learn from: give two folds or more."
+            )
         if by_number and np.any(sizes == 0):
             raise ValueError(f"{len(sizes)} folds need at least {len(sizes)} rows that count, got {sizes.sum()}.")
     return table
@@ -136,7 +140,9 @@ def as_folds(folds: Any, data: Data, key: Any) -> Folds:
 
 def _equal_folds(number: int, data: Data, key: Key[Array, ""] | None) -> Folds:
     if number < 2:
-        raise ValueError(f"cross-validation needs at least 2 folds, got {number}: one fold leaves nothing to learn from.")
+        raise ValueError(
+            f"cross-validation needs at least 2 folds, got {number}: with one fold no rows remain to learn from."
+        )
     if number > data.n:
         raise ValueError(f"{number} folds need at least {number} rows, got {data.n}.")
     # NumPy where it can be: the same lines one by one in JAX would compile a dozen small programs.
@@ -209,7 +215,7 @@ def _by_refits(c: Conditioned, table: Folds) -> Float[Array, "k m *p"]:
 
 
 def _system_without(c: Conditioned, left_out: Bool[Array, " n"]) -> AbstractSystem:
-    """The System of the rows that count but for some, from what is at hand or prepared again."""
+    """The System without some rows, from the existing factorisation or prepared again."""
     others = eqx.tree_at(lambda data: data.mask, c.data, c.data.mask & ~left_out)
     system = c.system.restricted(others.mask)
     if system is None:

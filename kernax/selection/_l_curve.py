@@ -1,4 +1,4 @@
-"""The L-curve: how the residual grows as the function is held down, and the corner between the two.
+"""The L-curve: the norm of the residual against the norm of the function, and its corner.
 
 The curve is smooth in `t = log λ`, and its curvature comes from its exact derivatives, not from differences along a grid.
 """
@@ -35,7 +35,7 @@ class LCurve(eqx.Module):
     corner: Float[Array, ""]
     """The ridge of largest curvature, between grid points; NaN if there is no corner."""
     corner_point: Float[Array, "2"]
-    """`(log ‖y - f̂_X‖, log ‖f̂‖)` there."""
+    """`(log ‖y - f̂_X‖, log ‖f̂‖)` at the corner."""
     corner_curvature: Float[Array, ""]
     """The curvature at the corner."""
     result: Any

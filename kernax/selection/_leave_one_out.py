@@ -1,4 +1,4 @@
-"""Leave-one-out quantities from the one factorisation, instead of n refits.
+"""Leave-one-out quantities from a single factorisation, instead of n refits.
 
 Row i of `K̃⁻¹` knows what happens without point i: with `alpha = K̃⁻¹(y-μ)`, the residual of the fit without i at x_i is
 `alpha_i / [K̃⁻¹]_ii` and the variance of y_i given the others is `1 / [K̃⁻¹]_ii`. The mean function is not refitted.
@@ -18,7 +18,7 @@ from kernax.solvers import offered
 def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
     """Leave-one-out residuals `y_i - f⁽⁻ⁱ⁾(x_i)`.
 
-    They cost the diagonal of the inverse: O(n³) with `Cholesky`, O(n²) with `Eigh`, O(n) with `StateSpace`.
+    They need the diagonal of the inverse: O(n³) with `Cholesky`, O(n²) with `Eigh`, O(n) with `StateSpace`.
 
     **Arguments:**
 
@@ -36,7 +36,7 @@ def loo_residuals(c: Conditioned) -> Float[Array, "n *p"]:
 
 @compiled
 def loo_mean(c: Conditioned) -> Float[Array, "n *p"]:
-    """Leave-one-out predictions: what the fit without row i predicts at `x_i`. See [`kernax.loo_residuals`][].
+    """Leave-one-out predictions: the prediction at `x_i` of the fit without row i. See [`kernax.loo_residuals`][].
 
     **Arguments:**
 
@@ -56,7 +56,7 @@ def loo_variance(c: Conditioned, *, noisy: bool = False) -> Float[Array, "n *p"]
     **Arguments:**
 
     - `c`: a model conditioned on data; see `loo_residuals`.
-    - `noisy`: of the observation, `1/[K̃⁻¹]_ii`, instead of the function.
+    - `noisy`: the variance of the observation, `1/[K̃⁻¹]_ii`, instead of that of the function.
 
     **Returns:**
 

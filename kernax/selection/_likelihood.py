@@ -21,7 +21,7 @@ class LikelihoodTerms(NamedTuple):
     constant: Float[Array, ""]
     """`-(n/2) log 2π`."""
     correction: Float[Array, ""]
-    """What an approximation (`kx.LowRank`) adds to make the sum a lower bound; 0 for exact solvers."""
+    """The term that makes the sum of an approximation (`kx.LowRank`) a lower bound; 0 for exact solvers."""
     standard_error: Float[Array, ""]
     """The standard error of `complexity`, and so of the sum, if random probes estimate it (`kx.CG`); 0 if it is computed.
 
@@ -33,8 +33,8 @@ class LikelihoodTerms(NamedTuple):
 def likelihood_terms(c: Conditioned) -> LikelihoodTerms:
     """The terms of the log marginal likelihood, one by one. O(n²) after conditioning with a direct solver.
 
-    With a trend, and for splines, it is the restricted likelihood: that of the data's `n - q` orthonormal contrasts that
-    do not see the q functions left free.
+    With a trend, and for splines, it is the restricted likelihood: that of the `n - q` orthonormal contrasts of the data
+    that are orthogonal to the q free functions.
 
     **Arguments:**
 

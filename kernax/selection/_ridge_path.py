@@ -47,7 +47,7 @@ class RidgePath(eqx.Module):
     result: Any
     """The status of the factorisation, one for each ridge."""
     fold_mse: Float[Array, "l k"] | None
-    """The mean squared residual in each fold left out, if folds were asked for."""
+    """The mean squared residual in each held-out fold, if `folds` was given."""
     folds: Folds | None
     """The folds; `None` if there are none."""
 
@@ -58,11 +58,21 @@ class RidgePath(eqx.Module):
         return jax.vmap(lambda row: mean_over_folds(row, table))(scores)
 
     def best_mean_score(self) -> Float[Array, ""]:
-        """Rule 1 for a ridge over folds: that of the grid with the best mean score."""
+        """Rule 1 to choose a ridge from several folds: the ridge of the grid with the best mean score.
+
+        **Returns:**
+
+        One number. Raises `ValueError` if the path has no folds.
+        """
         return self.ridges[_lowest(self.kfold_mse)]
 
     def mean_of_best(self) -> Float[Array, ""]:
-        """Rule 2: the mean over folds of the ridge of the grid that is best in each."""
+        """Rule 2 to choose a ridge from several folds: the mean, over the folds, of the best ridge in each.
+
+        **Returns:**
+
+        One number. Raises `ValueError` if the path has no folds.
+        """
         scores, table = self._folds()
         return mean_over_folds(self.ridges[_lowest(scores)], table)
 
@@ -148,7 +158,7 @@ def fitted_norm(c: Conditioned) -> Float[Array, "*p"]:
 
 
 def _lowest(scores: Float[Array, "l *k"]) -> Array:
-    """The index of the lowest score along the ridges; what is not a number is none."""
+    """The index of the lowest score along the ridges, ignoring NaN."""
     return jnp.argmin(jnp.where(jnp.isnan(scores), jnp.inf, scores), axis=0)
 
 

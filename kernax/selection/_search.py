@@ -1,4 +1,4 @@
-"""One guarded search for every selector: a root inside a bracket, differentiable by the implicit function theorem."""
+"""The search that all selectors use: a root inside a bracket, differentiable by the implicit function theorem."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One call for every way of choosing the ridge."""
+"""Choosing the ridge by any criterion."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
@@ -41,13 +41,13 @@ class RidgeChoice(eqx.Module):
     """The grid of ridges."""
     values: Float[Array, " l"]
     """The criterion along the grid: a score to be minimised; the curvature of the L-curve; the mean squared residual for the
-    discrepancy principle, which looks for the noise's variance."""
+    discrepancy principle, which should equal the variance of the noise."""
     conditioned: Conditioned
     """The model with the chosen ridge, conditioned on the data."""
     result: Any
     """How the choice ended."""
     target: Float[Array, ""] | None = None
-    """The noise's variance that the discrepancy principle looked for."""
+    """The variance of the noise, for the discrepancy principle."""
 
     @property
     def model(self) -> Model:
@@ -76,11 +76,11 @@ def select_ridge(
     solver: AbstractSolver | None = None,
     throw: bool = True,
 ) -> RidgeChoice:
-    """Choose the ridge (noise) of a model, everything else held, from one factorisation.
+    """Choose the ridge (noise) of a model from one factorisation. All other parameters are fixed.
 
-    The best ridge at the end of the grid is returned as it is, with the status `at_edge`; a criterion that is the same
-    everywhere (`flat`) chooses none. Works under `jit` and `vmap`; the choice is differentiable in the kernel's parameters
-    and the data.
+    If the best ridge is at an end of the grid, it is returned with the status `at_edge`. A criterion that is constant over
+    the grid chooses no ridge, and the status is `flat`. Works under `jit` and `vmap`; the choice is differentiable in the
+    kernel's parameters and the data.
 
     **Arguments:**
 
@@ -89,7 +89,7 @@ def select_ridge(
     - `by`: the criterion. `loo`, `gcv`, `kfold`, `likelihood` minimise `loo_mse`, `gcv`, `kfold_mse` and
       `negative_log_marginal_likelihood`; `l_curve` takes the corner of the L-curve; `discrepancy` the ridge whose mean
       squared residual is `noise_variance`. A function of a `Conditioned` that returns a scalar is minimised.
-    - `ridges`: the grid that shows where to look; the answer lies between its points. `default_ridges` if not given.
+    - `ridges`: a grid around the best ridge, which is then found between its points. `default_ridges` if not given.
     - `folds`, `key`: for `kfold`; see `kfold_residuals`.
     - `rule`: how `kfold` combines the folds: `best_mean_score` or `mean_of_best`, the mean of the folds' best ridges.
     - `noise_variance`: for `discrepancy`; the model's own noise if not given.
@@ -113,7 +113,7 @@ def select_ridge(
 def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | None = None) -> Conditioned:
     """The model conditioned so that its noise can be moved, with ridge 1 in place of its own, which may be one that fails.
 
-    The status is not looked at: what follows is compiled while the decomposition runs, and has a status of its own.
+    The status is not checked: what follows is compiled while the decomposition runs, and has a status of its own.
     """
     if not is_common(model.noise):
         raise ValueError(f"{caller} chooses one noise for all rows; this model has one per row.")
@@ -127,7 +127,7 @@ def spectral(model: Model, data: Data, caller: str, solver: AbstractSolver | Non
 def choose(
     c: Conditioned, *bys: Any, ridges: Any, folds: Any, key: Any, rule: Rule, noise_variance: Any, throw: bool
 ) -> list[RidgeChoice]:
-    """`select_ridge` by one or several criteria, from a factor that is at hand."""
+    """`select_ridge` by one or several criteria, from an existing factorisation."""
     check_one_noise(c)
     ridges = None if ridges is None else as_ridges(ridges, c.data.dtype)
     # One program for all criteria that cost O(n²) a ridge.
@@ -181,7 +181,7 @@ def _residuals(c: Conditioned, ridges: Array | None, ridge: Array) -> tuple[Arra
 
 @compiled
 def _minima(c: Conditioned, ridges: Array | None, bys: tuple[Any, ...], table: Folds | None, rule: Rule) -> list[Found]:
-    """Several criteria are compiled together: their search is one loop, in which all are computed and one is looked at."""
+    """Several criteria are compiled together: their search is one loop, in which all are computed and one is used."""
     ridges = increasing_ridges(c, ridges)
     known: dict[str, Any] = {
         "loo": loo_mse,

@@ -1,4 +1,4 @@
-"""The fit as a linear smoother, `f̂_X - μ = H (y - μ)`: how many parameters it spends, and its generalised cross-validation.
+"""The fit as a linear smoother, `f̂_X - μ = H (y - μ)`: its effective number of parameters, and its GCV score.
 
 `I - H = diag(noise) K̃⁻¹`, so that everything is read off `diag(K̃⁻¹)`, without forming H.
 """
@@ -18,7 +18,7 @@ def fit_residuals(c: Conditioned) -> Float[Array, "n *p"]:
 
 @compiled
 def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, "*p"]:
-    """How many free parameters the fit is worth: `tr H = n - Σ noise_i [K̃⁻¹]_ii`.
+    """The effective number of parameters of the fit: `tr H = n - Σ noise_i [K̃⁻¹]_ii`.
 
     It is n at ridge 0 and falls towards 0 as the ridge grows (towards the number of functions that a trend leaves free).
 
@@ -37,9 +37,10 @@ def effective_degrees_of_freedom(c: Conditioned) -> Float[Array, "*p"]:
 
 @compiled
 def gcv(c: Conditioned) -> Float[Array, ""]:
-    """Generalised cross-validation, `(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`. An objective.
+    """Generalised cross-validation, `(1/n)‖y - f̂_X‖² / (1 - tr H/n)²`. It can be an objective of a fit.
 
-    It is leave-one-out with every point's leverage set to the mean one. Several outputs have the mean over their entries.
+    It is the leave-one-out error with every leverage replaced by the mean leverage. With several outputs it is the mean over
+    all entries.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""How `K + noise·I` is solved: strategies, the Systems that they prepare, and their derivatives in one file."""
+"""Solvers of `K + noise·I`, the Systems that they prepare, and the statuses of computations."""
 
 from kernax._ffi import custom_calls
 from kernax.solvers._bordered import Bordered, with_trend

@@ -28,18 +28,25 @@ from kernax.solvers._system import AbstractSystem, Solution, is_usable, worse
 
 
 class Bordered(AbstractSystem):
-    """A System in which the coefficients of a trend's functions are free. See the module's docstring."""
+    """A System in which the coefficients of the functions of a trend are free. See the docstring of the module.
+
+    **Arguments:**
+
+    - `inner`: the System of the kernel alone.
+    - `trend`: the functions.
+    - `scale`: the numbers by which the functions are divided, so that they are of order 1 on the rows that count.
+    - `basis`: P, the values of the functions; 0 in masked rows.
+    - `carried`: `A⁻¹ P`, from which the inner System predicts.
+    - `moments`: the matrix `Pᵀ A⁻¹ P`.
+    - `result`: how the preparation ended.
+    """
 
     inner: AbstractSystem
     trend: AbstractTrend
     scale: Float[Array, " q"]
-    """What each function is divided by, to be of order 1 on the rows that count."""
     basis: Float[Array, "n q"]
-    """P, 0 in masked rows."""
     carried: Solution
-    """`A⁻¹ P`, as the System inside predicts from it."""
     moments: Float[Array, "q q"]
-    """`Pᵀ A⁻¹ P`."""
     result: Any
 
     @property
@@ -148,7 +155,7 @@ class Bordered(AbstractSystem):
         return None if inner is None else with_trend(inner, self.trend)
 
     def eigenvalues(self):
-        """Those of `M K M`, where M projects onto vectors that do not see P; 0 for the directions of P. O(n³)."""
+        """The eigenvalues of `M K M`, where M projects onto vectors orthogonal to P; 0 for the directions of P. O(n³)."""
         if self.inner.eigenvalues() is None:
             return None
         weights = solve_definite(self._plain_moments(), self.basis.T).T

@@ -38,15 +38,28 @@ _VARIANCES = ("exact", "pathwise", "local")
 
 
 class CGSystem(AbstractSystem):
-    """A system solved by conjugate gradients: a Gram that can multiply, and a preconditioner. See the module's docstring."""
+    """A system solved by conjugate gradients, with a preconditioner. See the docstring of the module.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `preconditioner`: the prepared preconditioner.
+    - `matrix`: K as numbers, for the products of the iteration; `None` if it is multiplied tile by tile. It has no
+      derivatives.
+    - `paths`: `A⁻¹ (f(X) + ε)` for the drawn functions f from which variances are estimated; `None` if each variance is a
+      solve.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    - `tolerance`, `max_steps`, `num_probes`, `num_samples`, `seed`: as in [`kernax.CG`][].
+    - `neighbours`: how many rows a variance is predicted from; `None` for all of them.
+    """
 
     gram: AbstractGram
     noise: Float[Array, "*n"]
     preconditioner: Preconditioner
     matrix: Float[Array, "n n"] | None
-    """K as numbers, for the products of the iteration; `None` if it is multiplied tile by tile. Never differentiated."""
     paths: Solution | None
-    """`A⁻¹ (f(X) + ε)` for the functions f from whose draws variances are estimated; `None` if every variance is a solve."""
     jitter: Float[Array, ""]
     result: Any
     tolerance: float = eqx.field(static=True)
@@ -55,7 +68,6 @@ class CGSystem(AbstractSystem):
     num_samples: int = eqx.field(static=True)
     seed: int = eqx.field(static=True)
     neighbours: int | None = eqx.field(static=True)
-    """How many rows a variance is predicted from; `None` if it is from all."""
 
     @property
     def _numbers_per_row(self):
@@ -164,8 +176,8 @@ class CG(AbstractSolver):
     - `preconditioner`: a solver for an easier system that is close to this one; `kx.LowRank(500)` if not given.
       `kx.Kronecker()` is for grids with missing cells: see the how-to "Choose a solver".
     - `tolerance`: the residual `‖b - A x‖ / ‖b‖` at which a solve ends; 1e-8 in float64 and 1e-5 in float32 if not given.
-      For a likelihood in the course of a fit, 1e-2 is often enough.
-    - `max_steps`: the most products with K in one solve.
+      For the likelihood in a fit, 1e-2 is often enough.
+    - `max_steps`: the largest number of products with K in one solve.
     - `num_probes`: the number of random probes for the log determinant. Its error falls with the square root of this number.
     - `seed`: the seed of probes and samples.
     - `stored`: whether K is computed once and stored, which is faster than computing its tiles at every step. By default it
@@ -175,8 +187,8 @@ class CG(AbstractSolver):
     - `variance`: how variances at new rows are computed. `"exact"`: a solve for every row. `"pathwise"`: from `num_samples`
       functions drawn from the posterior, which takes as many solves at conditioning and none later; `kx.sample` then also
       draws without an m × m matrix. It is for sums of stationary kernels and kernels with features. `"local"`: from the
-      `neighbours` nearest rows only. This is fast and suits large problems; the variances are a little too large, since less
-      is known.
+      `neighbours` nearest rows only. This is fast and suits large problems; the variances are slightly too large, because
+      they use fewer rows.
     - `num_samples`: the number of functions for pathwise variances. The relative standard error of a variance is about
       `√(2 / num_samples)`: 0.18 for 64, which is 0.09 for the standard deviation.
     - `neighbours`: the number of rows for local variances.

@@ -69,9 +69,17 @@ class GrownCholesky(derivatives.AbstractRaw):
 
 
 class CholeskySystem(AbstractSystem):
-    """A system solved by Cholesky: the matrix K, through which everything is differentiated, and the factor of A.
+    """A system solved by Cholesky: the matrix K, with which derivatives are computed, and the factor of A.
 
     If the factorisation failed, the factor is that of the identity, and the base class returns NaN.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `raw`: the Cholesky factor.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
     """
 
     gram: MatrixGram | GrownGram  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -105,7 +113,12 @@ class CholeskySystem(AbstractSystem):
         return self._or_nan(derivatives.inverse_diagonal(self.operator, self.raw))
 
     def inverse(self) -> Float[Array, "n n"]:
-        """`A⁻¹`."""
+        """The inverse of A.
+
+        **Returns:**
+
+        A matrix of shape `(n, n)`.
+        """
         return self._or_nan(derivatives.inverse(self.operator, self.raw))
 
     def inverse_blocks(self, rows):
@@ -212,7 +225,7 @@ def factorise_matrix(
 
     **Returns:**
 
-    A System that answers `solve` and `logdet`; it knows no new rows.
+    A System with `solve` and `logdet`. It cannot predict at new rows.
     """
     return Cholesky(max_jitter).prepare(MatrixGram(None, None, mask, masked(matrix, mask)), noise)
 
@@ -238,7 +251,13 @@ def draw_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 class KnownInverse(derivatives.AbstractRaw):
-    """A positive definite matrix whose inverse and log determinant are known."""
+    """A positive definite matrix whose inverse and log determinant are known.
+
+    **Arguments:**
+
+    - `inverse`: the inverse.
+    - `log_determinant`: the log determinant of the matrix.
+    """
 
     inverse: Float[Array, "n n"]
     log_determinant: Float[Array, ""]
@@ -253,13 +272,22 @@ class KnownInverse(derivatives.AbstractRaw):
         return self.inverse
 
     def of(self, matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-        """The inverse and the log determinant with the derivatives that they have as functions of the matrix."""
+        """Attach derivatives to the inverse and the log determinant.
+
+        **Arguments:**
+
+        - `matrix`: the matrix.
+
+        **Returns:**
+
+        The inverse and the log determinant, with their derivatives with respect to the matrix.
+        """
         operator = derivatives.of_matrix(matrix)
         return derivatives.inverse(operator, self), derivatives.logdet(operator, self)
 
 
 class RawDefinite(derivatives.AbstractRaw):
-    """A itself, factorised again for every question: for small systems that are asked once."""
+    """A itself, factorised again in every call: for small systems that are used once."""
 
     matrix: Float[Array, "n n"]
 

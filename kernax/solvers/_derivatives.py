@@ -137,7 +137,7 @@ def _explained_jvp(primals, tangents):
 
 @eqx.filter_custom_jvp
 def logdet(operator: Shifted, raw: AbstractRaw) -> Float[Array, ""]:
-    """`log det A` where K is at hand."""
+    """`log det A` if K is stored."""
     return raw.logdet()
 
 
@@ -145,7 +145,7 @@ def logdet(operator: Shifted, raw: AbstractRaw) -> Float[Array, ""]:
 def _logdet_jvp(primals, tangents):
     (operator, raw), (change, _) = primals, tangents
     if operator.gram.kernel is None:
-        # A matrix of the user's own may be moved in one entry alone.
+        # The tangent of a matrix from the user may be non-zero in a single entry.
         weights = inverse(operator, raw)
     else:
         # A kernel's K and δK are symmetric: one triangle of the inverse, off-diagonal entries twice, spares its mirroring.

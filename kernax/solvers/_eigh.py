@@ -17,7 +17,7 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_
 
 
 class Outlook(eqx.Module):
-    """What decides, for any noise, whether the matrix can be factorised: a few numbers, found once."""
+    """A few numbers that decide, for any noise, whether the matrix can be factorised and with which jitter."""
 
     lowest: Float[Array, ""]
     """The smallest eigenvalue."""
@@ -45,6 +45,16 @@ class EighSystem(AbstractSystem):
 
     Many noises under `vmap` share one n × n matrix of eigenvectors. If the noise is given per row, the eigenvectors are
     those of `K + diag(noise)`.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `spectrum`: eigenvalues and eigenvectors.
+    - `outlook`: which jitter other noises would need.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    - `max_jitter`: as in [`kernax.Eigh`][].
     """
 
     gram: MatrixGram  # pyright: ignore[reportIncompatibleVariableOverride]

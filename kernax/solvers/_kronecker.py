@@ -27,7 +27,19 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_
 
 
 class KroneckerSystem(AbstractSystem):
-    """A system solved by the eigenvectors of each axis. Another noise costs O(n)."""
+    """A system solved by the eigenvectors of each axis. Another noise costs O(n).
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number.
+    - `vectors`: the eigenvectors of each axis.
+    - `values`: the eigenvalues of each axis.
+    - `outlook`: which jitter other noises would need.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    - `max_jitter`: as in [`kernax.Kronecker`][].
+    """
 
     gram: AbstractGram
     noise: Float[Array, ""]
@@ -114,7 +126,7 @@ class Kronecker(AbstractSolver):
         missing = int(np.sum(~np.asarray(mask))) if is_concrete(mask) else 0
         if missing:
             raise ValueError(
-                f"kx.Kronecker() needs every cell of the grid, and {missing} of {mask.size} do not count: use "
+                f"kx.Kronecker() needs every cell of the grid, but the mask leaves out {missing} of {mask.size}: use "
                 "kx.CG(kx.Kronecker()), which solves a grid with missing cells."
             )
 
@@ -128,8 +140,8 @@ class Kronecker(AbstractSolver):
             )
         if noise.ndim:
             raise TypeError(
-                "kx.Kronecker() needs one noise for all rows, and this model has one for each: use kx.CG(), whose products "
-                "keep the grid."
+                "kx.Kronecker() needs one noise for all rows, and this model has one for each: use kx.CG(), which still "
+                "uses the grid for fast matrix products."
             )
         self.check(gram.x, gram.mask)
         constants = [jax.lax.stop_gradient(factor) for factor in factors]

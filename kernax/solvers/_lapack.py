@@ -83,7 +83,7 @@ def _run(name: str, out: Any, given: Any, added: Any = None) -> None:
     routine = _routine(name)
     if routine is None:
         raise RuntimeError(
-            "SciPy's LAPACK cannot be called here (does it use 64-bit integers?): compile the program again on this machine."
+            "SciPy's LAPACK cannot be called here (it may use 64-bit integers): compile the program again on this machine."
         )
     order, info = c_int(n), c_int(0)
     routine(b"L", order, out.data, order, info)

@@ -39,6 +39,15 @@ class ColumnFactor(eqx.Module):
 
     Rows that do not count are rows of zeros. If the columns are linearly dependent, every answer is NaN, and `result` is
     `rank_deficient`.
+
+    **Arguments:**
+
+    - `design`: Φ with scaled columns.
+    - `scale`: the lengths of the columns before.
+    - `basis`: Q.
+    - `raw`: the factorisation as LAPACK stores it.
+    - `rank`: the numerical rank of Φ.
+    - `result`: `successful` or `rank_deficient`.
     """
 
     design: Float[Array, "n q"]
@@ -49,13 +58,27 @@ class ColumnFactor(eqx.Module):
     result: Any
 
     def solve(self, y: Float[Array, "n *p"]) -> Float[Array, "q *p"]:
-        """`θ` of the smallest `‖y - Φθ‖²`, as `R⁻¹ Qᵀ y`: the condition of Φ, not its square."""
+        """The θ that minimises `‖y - Φθ‖²`, as `R⁻¹ Qᵀ y`. Errors grow with the condition number of Φ, not its square.
+
+        **Arguments:**
+
+        - `y`: targets, `(n,)` or `(n, p)`.
+
+        **Returns:**
+
+        The coefficients, `(q,)` or `(q, p)`.
+        """
         columns = y[:, None] if y.ndim == 1 else y
         weights = _coefficients(self.design, columns, self.basis, self.raw) / self.scale[:, None]
         return self._or_nan(weights.reshape((-1, *y.shape[1:])))
 
     def leverage(self) -> Float[Array, " n"]:
-        """`diag(Φ(ΦᵀΦ)⁻¹Φᵀ)`, the squared norms of the rows of Q."""
+        """The leverage of each row, `diag(Φ(ΦᵀΦ)⁻¹Φᵀ)`: the squared norms of the rows of Q.
+
+        **Returns:**
+
+        An array `(n,)`.
+        """
         return self._or_nan(_leverage(self.design, self.basis, self.raw))
 
     def _or_nan(self, value: Array) -> Array:

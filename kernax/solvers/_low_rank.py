@@ -31,20 +31,28 @@ from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Sol
 
 
 class LowRankSystem(AbstractSystem):
-    """The system `A = U Uᵀ + D`, solved by the small matrix `I + Uᵀ D⁻¹ U`. See the module's docstring."""
+    """The system `A = U Uᵀ + D`, solved by the small matrix `I + Uᵀ D⁻¹ U`. See the docstring of the module.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `level`: the diagonal of D: noise and jitter; other positive numbers if the preparation failed.
+    - `small`: the matrix `I + Uᵀ D⁻¹ U`.
+    - `raw`: the Cholesky factor of `small`.
+    - `moments`: the matrix `Uᵀ U`; `None` if the noise is given per row.
+    - `missing`: the part of the prior variance of each row that the features do not explain.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    """
 
     gram: LowRankGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
     level: Float[Array, "*n"]
-    """What lies on the diagonal of D: noise and jitter; a positive stand-in if the preparation failed."""
     small: Float[Array, "r r"]
-    """`I + Uᵀ D⁻¹ U`."""
     raw: RawCholesky
-    """The factor of `small`."""
     moments: Float[Array, "r r"] | None
-    """`Uᵀ U`; `None` if the noise is given per row."""
     missing: Float[Array, " n"]
-    """What the features miss of the prior variance of each row."""
     jitter: Float[Array, ""]
     result: Any
 
@@ -163,13 +171,12 @@ class LowRank(AbstractSolver):
 
     - `rank`: the most rows of the data that serve as inducing rows. They are chosen at random, one after another. The
       probability of a row is proportional to its variance given the rows chosen before (randomly pivoted Cholesky).
-    - `inducing`: the inducing rows, if they are not to be chosen; `rank` is then ignored. Predictions are differentiable in
-      them.
+    - `inducing`: inducing rows of your own; `rank` is then ignored. Predictions are differentiable with respect to them.
     - `tolerance`: fewer than `rank` rows are chosen if they leave less than this share of the prior variance of all rows;
       1e-12 in float64 and 1e-6 in float32 if not given. The bound on the log likelihood then misses at most about
       `tolerance · n · variance / noise` nats.
     - `seed`: the seed of the choice. The same rows are chosen at every call.
-    - `chosen`: which of `inducing` are in use if they were chosen by `settled`, and not given. Not to be set by users.
+    - `chosen`: which of `inducing` are in use, if `settled` chose them. Do not set it.
     """
 
     rank: int = eqx.field(static=True, default=200, converter=lambda rank: whole_number(rank, "LowRank.rank"))
@@ -187,10 +194,10 @@ class LowRank(AbstractSolver):
         return 2 if self.inducing is None or self.chosen is not None else 0
 
     def settled(self, gram, part=None):
-        """This solver with inducing rows that stay, so that the objective of a fit does not jump when the choice changes.
+        """This solver with fixed inducing rows, so that the objective of a fit does not jump when the choice changes.
 
-        Called again on what it returned, it chooses again. The number of places for inducing rows is the same every time;
-        those that are not needed are not in use.
+        A call on the returned solver chooses again. The number of places for inducing rows does not change; places that
+        are not needed stay unused.
         """
         del part
         if (self.inducing is not None and self.chosen is None) or _has_features(gram):

@@ -21,13 +21,13 @@ _LIMITS = (
 def available_memory(like: Any = None) -> int | None:
     """Bytes that a program may still allocate where an array lives.
 
-    On CPU this is the memory that Linux calls available and the free swap, or less if a container limits it. Other systems
-    tell how much memory the machine has, of which all is taken for available. The environment variable `KERNAX_MEMORY`
-    overrides it, as a number of GiB (`inf` for no limit).
+    On CPU this is the memory that Linux calls available and the free swap, or less if a container limits it. On other
+    systems all memory of the machine counts as available. The environment variable `KERNAX_MEMORY` overrides it, as a number
+    of GiB (`inf` for no limit).
 
     **Arguments:**
 
-    - `like`: an array, whose devices count; all local devices if it is not given or being traced.
+    - `like`: an array, whose devices are considered; all local devices if it is not given or being traced.
 
     **Returns:**
 

@@ -42,14 +42,23 @@ from kernax.solvers._system import AbstractSystem, Evidence, Solution, largest_e
 
 
 class MissingCellsSystem(AbstractSystem):
-    """The system of a grid with missing cells. See the module's docstring."""
+    """The system of a grid with missing cells. See the docstring of the module.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number.
+    - `whole`: B, the System of all cells.
+    - `largest`: an upper bound of the largest eigenvalue of B, close to it.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    - `tolerance`, `max_steps`, `num_probes`, `seed`: as in [`kernax.CG`][].
+    """
 
     gram: AbstractGram
     noise: Float[Array, ""]
     whole: AbstractSystem
-    """B, the System of all cells."""
     largest: Float[Array, ""]
-    """The largest eigenvalue of B, or a little more."""
     jitter: Float[Array, ""]
     result: Any
     tolerance: float = eqx.field(static=True)

@@ -17,21 +17,26 @@ from kernax.solvers._system import AbstractSystem, Evidence, Solution, worst
 
 
 class PerOutput(AbstractSystem):
-    """One System for each group of outputs, made by any solver. See the module's docstring.
+    """One System for each group of outputs, prepared by any solver. See the docstring of the module.
 
     Column j of a right-hand side is solved by the System of output j. If one of them fails, all answers are NaN.
+
+    **Arguments:**
+
+    - `gram`: K over the rows in which any output is observed.
+    - `noise`: the noise variance, one number or one for each row.
+    - `systems`: the Systems, with a leading axis over groups.
+    - `gaps`: which rows each output is observed in.
+    - `jitter`: the largest jitter of all Systems.
+    - `result`: the worst status of all Systems.
     """
 
     gram: AbstractGram
-    """K over the rows in which any output is observed."""
     noise: Float[Array, "*n"]
     systems: AbstractSystem
-    """The Systems, with a leading axis over groups."""
     gaps: Gaps
     jitter: Float[Array, ""]
-    """The largest of all."""
     result: Any
-    """The worst of all."""
 
     @property
     def ridge(self):
@@ -119,7 +124,7 @@ def per_output(
 
     **Arguments:**
 
-    - `prepared`: makes a System for the rows that count.
+    - `prepared`: a function that prepares a System for the rows that count.
     - `gaps`: which rows each output is observed in.
     - `gram`, `noise`: those of all rows in which any output is observed.
 

@@ -4,7 +4,7 @@ Each next row is drawn with a probability in proportion to the variance that the
 nearly as good as the best approximation of the same rank, and unlike the greedy choice (the row of largest variance) it
 does not run after outliers (Chen, Epperly, Tropp and Webber, 2025).
 
-One row at a time would be slow. Here several rows are proposed at once with the probabilities at hand, and gone through in
+One row at a time would be slow. Here several rows are proposed at once with the current probabilities, and gone through in
 turn: each is accepted with the probability `variance left now / variance left when proposed`, which makes the accepted rows
 exactly those of the slow algorithm (Epperly, Tropp and Webber, 2024). The large products are then made once for all of them.
 """

@@ -1,8 +1,8 @@
 """Raw factorisations and solves: the only place where LAPACK is called, safe under `vmap` on CPU.
 
 On CPU, jaxlib runs a *batched* LAPACK call by blocking inside its own small thread pool; with as many of them in flight as
-the pool has threads, the process hangs for ever. So every function here maps a batch over unbatched calls on CPU and stays
-batched elsewhere. None of them is to be differentiated: `_derivatives.py` knows the derivatives.
+the pool has threads, the process hangs forever. So every function here maps a batch over unbatched calls on CPU and stays
+batched elsewhere. None of them is differentiated: the derivatives are in `_derivatives.py`.
 """
 
 from collections.abc import Callable, Sequence

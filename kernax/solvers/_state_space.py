@@ -103,7 +103,16 @@ class Between(NamedTuple):
 
 
 class StateSpaceSystem(AbstractSystem):
-    """The system `A = L D Lᵀ` with rows in the order of time. Its parts are explained in `_chain.py`."""
+    """The system `A = L D Lᵀ` with rows in the order of time. Its parts are explained in `_chain.py`.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `filtered`: the result of the Kalman filter.
+    - `jitter`: the jitter that was added to the diagonal.
+    - `result`: how the preparation ended.
+    """
 
     gram: ChainGram  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Float[Array, "*n"]
@@ -238,9 +247,9 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
         part = _part_without(kernel)
         raise TypeError(
             f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use "
-            "kx.Cholesky() or kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline "
-            "and ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; and so have sums, "
-            "products and multiples of them if all parts that depend on time use the same column."
+            "kx.Cholesky() or kx.CG(). These kernels have one: Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, "
+            "CubicSpline and ThinPlate of one column; Constant, Linear, Polynomial, Cosine and FeatureMap of any columns; "
+            "and sums, products and multiples of them, if all parts that depend on time use the same column."
         )
     return process
 

@@ -78,16 +78,20 @@ class Facts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Suggestion:
-    """A suggested solver and the reason for it. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`."""
+    """A suggested solver and the reason for it. Print it, or pass `suggestion.solver` to `kx.condition` or `kx.fit`.
+
+    **Arguments:**
+
+    - `solver`: the solver, configured.
+    - `reason`: why, in a few sentences.
+    - `memory`: the approximate memory of a fit with several solvers, in bytes. The keys are the code that makes the solver.
+    - `available`: bytes that are available; `None` if that is not known.
+    """
 
     solver: AbstractSolver
-    """The solver, configured."""
     reason: str
-    """Why, in a few sentences."""
     memory: dict[str, int]
-    """The approximate memory of a fit with several solvers, in bytes. The keys are the code that makes the solver."""
     available: int | None
-    """Bytes that are available; `None` if that is not known."""
 
     def __str__(self):
         known = "not known how much is available" if self.available is None else f"{in_gib(self.available)} available"
@@ -99,7 +103,7 @@ class Suggestion:
 
 
 def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool = False) -> Suggestion:
-    """Say which solver suits a model and its data, and why. Nothing is computed, and nothing is chosen for you.
+    """Suggest a solver for a model and its data, with the reason. Nothing is computed or changed.
 
     The answer depends on the number of rows and columns, on the structure of the kernel (a state space, a grid, finitely
     many features, lengthscales), on the noise, and on the memory that is available.
@@ -108,8 +112,8 @@ def suggest_solver(model: Any, data: Data, *, ridges: bool = False, folds: bool 
 
     - `model`: a `kx.Model`, or a machine of `kx.learners`.
     - `data`: the dataset.
-    - `ridges`: whether the solver must move to other ridges (`kx.select_ridge`, `kx.l_curve`).
-    - `folds`: whether it must answer k-fold cross-validation (`kx.kfold_mse`).
+    - `ridges`: whether the solver must support other ridges (`kx.select_ridge`, `kx.l_curve`).
+    - `folds`: whether it must support k-fold cross-validation (`kx.kfold_mse`).
 
     **Returns:**
 
@@ -150,7 +154,8 @@ def _few(facts: Facts, direct: AbstractSolver) -> _Choice | None:
     if facts.rows > few or _dense_bytes(facts, direct) > _SMALL:
         return None
     return _Choice(
-        direct, "So few rows are solved directly: exact, in a fraction of a second, and every question is answered."
+        direct,
+        "With so few rows, a direct solver is exact and takes a fraction of a second.",
     )
 
 
@@ -194,7 +199,7 @@ def _dense(facts: Facts, available: int | None, direct: AbstractSolver) -> _Choi
     needed = _dense_bytes(facts, direct)
     if facts.rows > _MANY or (available is not None and needed > available):
         return None
-    return _Choice(direct, f"A dense matrix of so many rows fits into memory, and the answers are exact. {_SLOW}")
+    return _Choice(direct, f"The dense kernel matrix fits into memory, and the answers are exact. {_SLOW}")
 
 
 def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
@@ -205,13 +210,14 @@ def _large(facts: Facts, direct: AbstractSolver, is_demanding: bool) -> _Choice:
     if is_demanding:
         return _Choice(
             low_rank,
-            f"{dense} LowRank approximates the kernel by {_RANK:,} of the rows, and answers any ridge and any folds. It is "
-            "close for smooth kernels in few columns; for others, take fewer rows.",
+            f"{dense} LowRank approximates the kernel by {_RANK:,} of the rows, and supports any ridge and any folds. It is "
+            "accurate for smooth kernels in few columns; for others, use fewer rows.",
             7 * _RANK,
         )
     if facts.is_grid:
         return _Choice(
-            CG(), f"{dense} The rows are a grid with noises that differ, or without noise: CG keeps its fast products."
+            CG(),
+            f"{dense} The rows are a grid with different noises, or without noise: CG uses fast products with the grid.",
         )
     if not facts.has_distance:
         return _Choice(
@@ -353,10 +359,10 @@ def check_memory(
         return
     facts = facts_of(model, data)
     if facts.is_machine:
-        remedy = "take fewer rows: machines of kx.learners factorise dense matrices"
+        remedy = "use fewer rows, because machines of kx.learners factorise dense matrices"
     else:
         remedy = f"write solver={as_code(suggestion(facts, available, ridges=ridges).solver)}"
-        remedy += " (kx.suggest_solver(model, data) says why), or take fewer rows"
+        remedy += " (kx.suggest_solver(model, data) says why), or use fewer rows"
     raise MemoryError(
         f"{caller} with {as_code(solver)} on {facts.rows:,} rows takes {in_gib(systems * needed)} of memory, and "
         f"{in_gib(available)} are available: {remedy}."

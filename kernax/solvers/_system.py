@@ -1,9 +1,10 @@
-"""A System is `A = K + noise·I` over the rows that count, prepared by a solver so that it answers questions.
+"""A System is the matrix `A = K + noise·I` over the rows that count, prepared by a solver.
 
-It answers questions about the training data (`solve`, `logdet`, `evidence`) and about new rows (`mean`, `variance`,
-`covariance`). The base class keeps the laws that hold for every System: one right-hand side or many, zeros in masked rows,
-NaN where the preparation failed (selected last, so that gradients behind a user's `where(ok, …)` stay finite), and new rows
-in blocks of bounded memory. A strategy writes `_solve` and `_logdet`, and replaces what it knows a faster way to.
+Its methods are about the training data (`solve`, `logdet`, `evidence`) and about new rows (`mean`, `variance`,
+`covariance`). The base class ensures what holds for every System: one right-hand side or many, zeros in masked rows, NaN
+where the preparation failed (selected last, so that gradients behind a user's `where(ok, …)` stay finite), and new rows in
+blocks of bounded memory. A subclass defines `_solve` and `_logdet`, and overrides other methods for which it has a faster
+way.
 """
 
 import abc
@@ -25,16 +26,16 @@ from kernax.solvers._result import Result, result_name
 
 
 class Solution(NamedTuple):
-    """The solution `A⁻¹ b`, with the status of the computation and what predictions are made from."""
+    """The solution `A⁻¹ b`, its status, and the numbers that predictions are made from."""
 
     value: Array
     """`A⁻¹ b`, in the shape of b; 0 in masked rows."""
     result: Any
-    """How this solve ended: an iterative solver may fail at prediction, too."""
+    """How this solve ended. An iterative solver may fail in a prediction, too."""
     steps: Any = 0
     """Iterations; 0 for direct solvers."""
     kept: Any = None
-    """What the System predicts from, linear in b like `value`; `None` if that is `value` itself."""
+    """The numbers from which the System predicts, linear in b; `None` if it predicts from `value`."""
     residual: Any = 0.0
     """The largest `‖b - A x‖ / ‖b‖` of any column that an iterative solver left; 0 for direct solvers."""
     jitter: Any = 0.0
@@ -49,25 +50,24 @@ class Evidence(NamedTuple):
     logdet: Float[Array, "..."]
     """`log det A`; one for every column if each has its own matrix."""
     correction: Float[Array, ""]
-    """What an approximation adds to the log density to make it a bound: the same for every column, summed over them.
-    0 for exact Systems."""
+    """The term that makes the log density of an approximation a bound, summed over columns; 0 for exact Systems."""
     result: Any
     logdet_error: Any = 0.0
-    """The standard error of `logdet` where it is estimated by random probes, in its shape; 0 where it is computed."""
+    """The standard error of `logdet` if it is estimated by random probes, in its shape; otherwise 0."""
 
 
 class AbstractSystem(eqx.Module):
-    """Base class of prepared systems `A = K + noise·I`. The module's docstring lists the laws that every System obeys."""
+    """Base class of prepared systems `A = K + noise·I`. The docstring of the module lists what holds for every System."""
 
     gram: eqx.AbstractVar[AbstractGram]
     noise: eqx.AbstractVar[Float[Array, "*n"]]
     """The noise variance: one number, or one for each row."""
     jitter: eqx.AbstractVar[Float[Array, ""]]
-    """What had to be added to the diagonal of the rows that count, beyond the noise."""
+    """The jitter that was added to the diagonal of the rows that count, in addition to the noise."""
     result: eqx.AbstractVar[Any]
     """How the preparation ended."""
 
-    # What a strategy writes, for columns that are 0 in masked rows.
+    # What a subclass must define, for columns that are 0 in masked rows.
 
     @abc.abstractmethod
     def _solve(self, columns: Float[Array, "n p"]) -> Solution:
@@ -77,7 +77,7 @@ class AbstractSystem(eqx.Module):
     def _logdet(self) -> Float[Array, ""]:
         """`log det A`."""
 
-    # What a strategy may replace by a faster way to the same numbers. `_mean` and `_variance` get what `_located` returned.
+    # What a subclass may override by a faster way to the same numbers. `_mean` and `_variance` get what `_located` returned.
 
     def _located(self, x: Rows) -> Rows:
         """New rows, with what has to be found out about them before they are cut into blocks."""
@@ -112,33 +112,70 @@ class AbstractSystem(eqx.Module):
         """How many numbers `_variance` makes for each new row, by which blocks of rows are bounded."""
         return 4 * self.gram.n
 
-    # What a strategy may offer; `None` where it cannot.
+    # What a subclass may offer; `None` where it cannot.
 
     def inverse_diagonal(self) -> Float[Array, "n *p"] | None:
-        """`diag(A⁻¹)`, 1 in masked rows: what leave-one-out and GCV ask for."""
+        """The diagonal of the inverse, for leave-one-out and GCV.
+
+        **Returns:**
+
+        `diag(A⁻¹)`, with 1 in masked rows; `None` if the System cannot compute it.
+        """
         return None
 
     def inverse_blocks(self, rows: Int[Array, "k m"]) -> Float[Array, "k m m"] | None:
-        """Square blocks of `A⁻¹`, one for each set of rows: what k-fold cross-validation asks for."""
+        """Square blocks of the inverse, for k-fold cross-validation.
+
+        **Arguments:**
+
+        - `rows`: k sets of m rows each.
+
+        **Returns:**
+
+        The blocks of `A⁻¹`, `(k, m, m)`; `None` if the System cannot compute them.
+        """
         del rows
         return None
 
     def shifted(self, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
-        """The System of `K + noise·I` for another noise of the same shape, from the same factorisation: what a ridge path
-        asks for."""
+        """The System of `K + noise·I` for another noise, from the same factorisation. Ridge paths need it.
+
+        **Arguments:**
+
+        - `noise`: another noise of the same shape.
+
+        **Returns:**
+
+        A System; `None` if the factorisation cannot be used again.
+        """
         del noise
         return None
 
     def restricted(self, mask: Bool[Array, " n"]) -> "AbstractSystem | None":
-        """The System of fewer rows: of those that count here, the ones in the mask. What k-fold cross-validation asks for.
+        """The System of a part of the rows. K-fold cross-validation needs it.
 
-        `None` if there is no shorter way than to prepare it again.
+        **Arguments:**
+
+        - `mask`: the rows to keep, among those that count.
+
+        **Returns:**
+
+        A System; `None` if there is no faster way than to prepare it again.
         """
         del mask
         return None
 
     def appended(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
-        """The System with more rows at the end; `gram` and `noise` are those of all rows, old and new."""
+        """The System with more rows at the end.
+
+        **Arguments:**
+
+        - `gram`, `noise`: those of all rows, old and new.
+
+        **Returns:**
+
+        A System; `None` if the factorisation cannot be extended.
+        """
         del gram, noise
         return None
 
@@ -148,24 +185,60 @@ class AbstractSystem(eqx.Module):
         return self._solve(columns)
 
     def eigenvalues(self) -> Float[Array, " n"] | None:
-        """The eigenvalues of K over the rows that count; NaN for the others."""
+        """The eigenvalues of K over the rows that count.
+
+        **Returns:**
+
+        An array `(n,)`, with NaN in place of missing eigenvalues; `None` if the System does not have them.
+        """
         return None
 
     def draw(self, key: Key[Array, ""], number: int) -> Float[Array, "n s"] | None:
-        """Columns drawn from `N(0, A)`."""
+        """Draw vectors from `N(0, A)`.
+
+        **Arguments:**
+
+        - `key`: a JAX random key.
+        - `number`: how many vectors.
+
+        **Returns:**
+
+        The vectors as columns; `None` if the System cannot draw them.
+        """
         del key, number
         return None
 
     def prior_draws(
         self, x: Rows, key: Key[Array, ""], number: int
     ) -> tuple[Float[Array, "n s"], Float[Array, "m s"]] | None:
-        """Functions drawn from the prior, at the rows and at new rows x together; `None` if only a matrix root would do."""
+        """Draw functions from the prior, at the rows and at new rows together.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `key`: a JAX random key.
+        - `number`: how many functions.
+
+        **Returns:**
+
+        Values at the rows and at the new rows, a column for each function; `None` if drawing them needs a matrix root.
+        """
         return self.gram.prior_draws(x, key, number)
 
     def posterior_draws(self, x: Rows, key: Key[Array, ""], number: int) -> Float[Array, "m s"] | None:
-        """Functions drawn from the posterior, less its mean, at new rows; `None` if they are drawn by the covariance.
+        """Draw functions from the posterior, without its mean, at new rows.
 
-        By Matheron's rule (see `_pathwise.py`), where the Gram draws from the prior.
+        Uses Matheron's rule (see `_pathwise.py`) if the Gram can draw from the prior.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `key`: a JAX random key.
+        - `number`: how many functions.
+
+        **Returns:**
+
+        The values, a column for each function; `None` if they must be drawn from the covariance matrix.
         """
         prior = self.prior_draws(x, key, number)
         if prior is None:
@@ -177,20 +250,20 @@ class AbstractSystem(eqx.Module):
     def summand_moments(
         self, x: Rows, solution: Solution, owners: tuple[int, ...]
     ) -> tuple[Float[Array, "k m p"], Float[Array, "k m"]] | None:
-        """Mean and variance of each summand of the kernel at new rows; `None` if there is no `expansion`.
+        """Mean and variance of each summand of the kernel at new rows.
 
-        By the matrices `k_j(X, x)`, in blocks of new rows, with a solve for each row.
+        Uses the matrices `k_j(X, x)`, in blocks of new rows, with a solve for each row.
 
         **Arguments:**
 
         - `x`: new rows.
-        - `solution`: what the means are made of.
-        - `owners`: for each function that is left free, the place of the summand that it belongs to; -1 if it is no part of
-          any. A System without free functions has none.
+        - `solution`: the solution from which the means are computed.
+        - `owners`: for each function that is left free, the place of the summand that it belongs to; -1 if it belongs to
+          none. Empty for a System without free functions.
 
         **Returns:**
 
-        Means and variances, with one row for each summand.
+        Means and variances, with one row for each summand; `None` if there is no `expansion`.
         """
         del owners
         weights = self.expansion(self._usable(solution))
@@ -212,27 +285,43 @@ class AbstractSystem(eqx.Module):
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), answers)
 
     def expansion(self, solution: Solution) -> "tuple[Array, Array | None] | None":
-        """Weights `(alpha, beta)` with which the mean is `k(x, X) alpha + trend(x) beta`; beta is `None` without a trend.
+        """The weights of the mean, `k(x, X) alpha + trend(x) beta`.
 
-        `None` if the System predicts in another way (`LowRank`).
+        **Arguments:**
+
+        - `solution`: the solution for the targets.
+
+        **Returns:**
+
+        `alpha` and `beta` (`None` without a trend); `None` if the System predicts in another way, as `LowRank` does.
         """
         return solution.value, None
 
     def determined_without(self, rows: Int[Array, "k m"], filled: Bool[Array, "k m"]) -> Bool[Array, " k"]:
-        """Whether the rows outside each set determine the functions left free; true if there are none."""
+        """Whether the free functions are determined by the rows outside each set.
+
+        **Arguments:**
+
+        - `rows`: k sets of rows.
+        - `filled`: which entries of `rows` belong to the set; the others are padding.
+
+        **Returns:**
+
+        A boolean for each set; true if no functions are left free.
+        """
         del filled
         return jnp.ones(rows.shape[0], bool)
 
-    # What everyone asks.
+    # What callers use.
 
     @property
     def is_exact(self) -> bool:
-        """Whether answers are those of the kernel itself (up to an iteration's tolerance), and not of an approximation."""
+        """Whether the results are those of the kernel itself (up to a tolerance), and not of an approximation."""
         return True
 
     @property
     def num_free(self) -> int:
-        """How many functions are left free, and so how many directions of the data say nothing about the rest."""
+        """How many functions are left free. The data have that many fewer degrees of freedom for the rest."""
         return 0
 
     @property
@@ -242,20 +331,39 @@ class AbstractSystem(eqx.Module):
 
     @property
     def shift(self) -> Float[Array, " n"]:
-        """What lies on the diagonal beside K: noise and jitter in rows that count, 1 in masked ones (where K is 0)."""
+        """The diagonal matrix that is added to K: noise and jitter in rows that count, 1 in masked ones (where K is 0)."""
         return jnp.where(self.gram.mask, self.ridge, 1.0)
 
     @property
     def operator(self) -> derivatives.Shifted:
-        """A as an operator that multiplies, by which everything is differentiated."""
+        """A as an operator that multiplies vectors. Derivatives are computed with it."""
         return derivatives.Shifted(self.gram, self.shift)
 
     def solve(self, b: Float[Array, "n *p"]) -> Solution:
-        """`A⁻¹ b` for one right-hand side or for every column."""
+        """Solve `A x = b`.
+
+        **Arguments:**
+
+        - `b`: one right-hand side `(n,)`, or several as columns `(n, p)`.
+
+        **Returns:**
+
+        A `Solution`, whose `value` has the shape of `b`.
+        """
         return self._as_asked(self._solve(self._columns(b)), b)
 
     def solve_grown(self, b: Float[Array, "n *p"], known: Solution) -> Solution:
-        """`A⁻¹ b` for a System with more rows at the end, from the solution for the first rows without the others."""
+        """Solve `A x = b` for a System to which rows were added, starting from the solution without them.
+
+        **Arguments:**
+
+        - `b`: the right-hand sides of all rows.
+        - `known`: the solution for the first rows.
+
+        **Returns:**
+
+        A `Solution`.
+        """
         value = known.value
         return self._as_asked(self._solve_grown(self._columns(b), value.reshape(value.shape[0], -1)), b)
 
@@ -265,36 +373,98 @@ class AbstractSystem(eqx.Module):
         return solution._replace(value=value, result=worse(self.result, solution.result))
 
     def logdet(self) -> Float[Array, "*p"]:
-        """`log det A` over the rows that count."""
+        """The log determinant of A over the rows that count.
+
+        **Returns:**
+
+        One number; one for each output if these have matrices of their own.
+        """
         return self._or_nan(self._logdet())
 
     def evidence(self, b: Float[Array, "n *p"]) -> Evidence:
-        """The terms of `log N(b; 0, A)`, for one right-hand side or for every column."""
+        """The terms of the log density `log N(b; 0, A)`.
+
+        **Arguments:**
+
+        - `b`: one right-hand side `(n,)`, or several as columns `(n, p)`.
+
+        **Returns:**
+
+        An `Evidence`.
+        """
         terms = self._evidence(self._columns(b))
         quadratic, logdet, correction = (self._or_nan(term) for term in terms[:3])
         return Evidence(quadratic, logdet, correction, worse(self.result, terms.result), terms.logdet_error)
 
     def fitted(self, solution: Solution) -> Float[Array, "n *p"]:
-        """`K A⁻¹ b` at the rows of the data, from the solution for b; 0 in masked rows."""
+        """The values `K A⁻¹ b` at the rows of the data.
+
+        **Arguments:**
+
+        - `solution`: the solution for b.
+
+        **Returns:**
+
+        An array in the shape of b; 0 in masked rows.
+        """
         answer = self._columns(self._fitted(self._usable(solution)))
         return self._or_nan(answer).reshape(solution.value.shape)
 
     def mean(self, x: Rows, solution: Solution) -> Float[Array, "m *p"]:
-        """`k(x, X) A⁻¹ b` at new rows, from the solution for b."""
+        """The values `k(x, X) A⁻¹ b` at new rows.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `solution`: the solution for b.
+
+        **Returns:**
+
+        An array of shape `(m,)` or `(m, p)`.
+        """
         answer = self._mean(self._located(x), self._usable(solution))
         return self._or_nan(answer).reshape(num_rows(x), *solution.value.shape[1:])
 
     def variance(self, x: Rows) -> Solution:
-        """`k(x, x) - k(x, X) A⁻¹ k(X, x)` at new rows, in blocks."""
+        """The variances `k(x, x) - k(x, X) A⁻¹ k(X, x)` at new rows, computed in blocks.
+
+        **Arguments:**
+
+        - `x`: new rows.
+
+        **Returns:**
+
+        A `Solution` whose `value` are the variances.
+        """
         return self._in_blocks(self._variance, self._located(x), self._numbers_per_row)
 
     def mean_and_variance(self, x: Rows, solution: Solution) -> tuple[Float[Array, "m *p"], Solution]:
-        """`mean` and `variance`, from what they have in common."""
+        """`mean` and `variance` together, which may be faster than one after the other.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `solution`: the solution for b.
+
+        **Returns:**
+
+        The mean, and a `Solution` whose `value` are the variances.
+        """
         answer, spread = self._mean_and_variance(self._located(x), self._usable(solution))
         return self._or_nan(answer).reshape(num_rows(x), *solution.value.shape[1:]), spread
 
     def covariance(self, x: Rows, z: Rows | None = None) -> Solution:
-        """`k(x, z) - k(x, X) A⁻¹ k(X, z)` between new rows; z defaults to x, and the answer is then symmetric."""
+        """The covariances `k(x, z) - k(x, X) A⁻¹ k(X, z)` between new rows.
+
+        **Arguments:**
+
+        - `x`: new rows.
+        - `z`: other new rows; `x` if not given, and the matrix is then symmetric.
+
+        **Returns:**
+
+        A `Solution` whose `value` is the matrix.
+        """
         if z is None:
             solution = self._covariance(x, None)
             value = 0.5 * (solution.value + solution.value.T)
@@ -332,28 +502,32 @@ class AbstractSystem(eqx.Module):
 
 
 class AbstractSolver(eqx.Module):
-    """Base class of solvers for `A = K + noise·I`. Pass a configured instance, such as `kx.Eigh()`."""
+    """Base class of solvers for `A = K + noise·I`. Pass a configured instance, such as `kx.Eigh()`.
+
+    A solver of your own defines `prepare`.
+    """
 
     suits_machines: ClassVar[bool] = False
     """Whether kernel machines accept it. They factorise matrices of their own, with its `max_jitter`."""
 
     @abc.abstractmethod
     def prepare(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> AbstractSystem:
-        """The System of a Gram and a noise.
+        """Prepare the System of a kernel matrix and a noise.
 
         **Arguments:**
 
-        - `gram`: K over rows, unevaluated, from `kernax.grams.gram_of`.
+        - `gram`: K over rows, not evaluated, from `kernax.grams.gram_of`.
         - `noise`: one number, or one for each row. It is finite.
 
         **Returns:**
 
-        A System. Whether the preparation succeeded is its `result`: nothing raises for numbers.
+        A System. Its `result` is the status of the preparation: no error is raised because of numerical values.
         """
 
     def prepare_again(self, system: Any, noise: Float[Array, "*n"]) -> AbstractSystem:
-        """The System of the same Gram for another noise, with what does not depend on the noise taken from the first one:
-        what a likelihood that is not normal asks for in every step.
+        """Prepare the System of the same kernel matrix for another noise, reusing what does not depend on the noise.
+
+        Likelihoods that are not normal need it in every step.
 
         **Arguments:**
 
@@ -368,7 +542,13 @@ class AbstractSolver(eqx.Module):
         return self.prepare(system.gram, noise) if again is None else again
 
     def check(self, x: Rows, mask: Bool[Array, " n"]) -> None:
-        """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""
+        """Raise an error if rows with this mask cannot be solved, as far as that can be checked before tracing.
+
+        **Arguments:**
+
+        - `x`: rows.
+        - `mask`: which of them count.
+        """
         del x, mask
 
     def bytes_needed(self, n: int, itemsize: int, *, gradient: bool = False) -> int | None:
@@ -388,31 +568,40 @@ class AbstractSolver(eqx.Module):
         return None
 
     def largest_matrix(self, n: int) -> int:
-        """Rows of the largest matrix that it factorises for n rows of data. Small matrices get one BLAS thread."""
+        """The size of the largest matrix that the solver factorises. Small matrices get one BLAS thread.
+
+        **Arguments:**
+
+        - `n`: the number of rows of data.
+
+        **Returns:**
+
+        The number of rows of that matrix.
+        """
         return n
 
     @property
     def solves(self) -> bool:
-        """Whether Systems solve for right-hand sides; false if they only estimate the likelihood, and predict."""
+        """Whether its Systems solve for right-hand sides; false if they only estimate the likelihood and predict."""
         return True
 
     needs_every_row: ClassVar[bool] = False
-    """Whether its structure is lost if a row does not count. It then preconditions with the System of all rows."""
+    """Whether it needs all rows to count. As a preconditioner it then uses the System of all rows."""
 
     matrix_of_each_axis: ClassVar[bool] = False
     """Whether its matrices are those of the axes of a grid. `bytes_needed` is then asked for the longest axis."""
 
     num_refreshes: ClassVar[int] = 0
-    """How many times `fit` makes the data-dependent choices again, with the parameters that it has reached."""
+    """How many times `fit` repeats the data-dependent choices, with the parameters reached by then."""
 
     def settled(self, gram: AbstractGram, part: int | None = None) -> "AbstractSolver":
-        """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they stay during a fit.
+        """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they do not change in a fit.
 
         **Arguments:**
 
         - `gram`: K over the rows, with the current parameters.
-        - `part`: if given, an estimate of the likelihood from about this many random rows is enough, if the solver can
-          make one: that is what early rounds of a fit use.
+        - `part`: if given, the likelihood may be estimated from about this many random rows, if the solver supports it.
+          Early rounds of a fit use this.
 
         **Returns:**
 
@@ -526,18 +715,18 @@ _OFFERS = {
 
 
 def offered(answer: Any, solver: Any, quantity: str, what: str) -> Any:
-    """The answer to an optional question, or an error that names the remedy.
+    """Return an optional result of a System, or raise an error that names the remedy.
 
     **Arguments:**
 
-    - `answer`: what the System answered; `None` if it cannot.
-    - `solver`: the solver that prepared it.
-    - `quantity`: what the user asked for.
-    - `what`: what that needs of the System, one of a few phrases.
+    - `answer`: the result; `None` if the System cannot compute it.
+    - `solver`: the solver that prepared the System.
+    - `quantity`: what the user called, for the message.
+    - `what`: which result it needs, one of a few phrases.
 
     **Returns:**
 
-    The answer. Raises `TypeError` if there is none.
+    The result. Raises `TypeError` if it is `None`.
     """
     if answer is None:
         raise TypeError(

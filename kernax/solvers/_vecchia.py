@@ -37,17 +37,27 @@ _JOINT = 1024
 class VecchiaSystem(AbstractSystem):
     """A system approximated by blocks and their neighbours, with a sparse factor of the inverse.
 
-    See `solvers/_conditionals.py`.
+    The formulas are in `solvers/_conditionals.py`.
 
     If a block fails, the values that depend on it are NaN, and the `result` of the answer says so. The `result` of the
     System itself does not depend on the blocks, so a fit, which only needs the evidence, factorises each block once.
+
+    **Arguments:**
+
+    - `gram`: the kernel matrix.
+    - `noise`: the noise variance, one number or one for each row.
+    - `plan`: the blocks and their neighbours.
+    - `root`: the matrix `Gᵀ` of every block.
+    - `log_determinant`: `log det A`, over the rows that have conditionals.
+    - `health`: which blocks failed or needed jitter.
+    - `result`: how the preparation ended.
+    - `solver`: the solver.
     """
 
     gram: AbstractGram
     noise: Float[Array, "*n"]
     plan: Conditionals
     root: Float[Array, "k q b"]
-    """`Gᵀ` of every block."""
     log_determinant: Float[Array, ""]
     health: Health
     result: Any
@@ -176,12 +186,12 @@ class VecchiaSystem(AbstractSystem):
 class Vecchia(AbstractSolver):
     """Vecchia approximation: each row is conditioned on m earlier rows close to it. O(n m³) time and O(n m) memory.
 
-    For ten thousand to millions of rows. The likelihood is that of a proper Gaussian distribution close to the exact one;
-    with as many neighbours as rows it is the exact one. New rows are predicted from the rows nearest to them.
+    Use it for ten thousand to millions of rows. The likelihood is that of a proper Gaussian distribution close to the exact
+    one; with as many neighbours as rows it is the exact one. New rows are predicted from the rows nearest to them.
 
     The approximation is best for rough kernels (Matérn), noisy data and few relevant columns. If the noise is small and the
     kernel smooth, or lengthscales are long in many columns, it needs more neighbours: check by doubling them, or compare
-    the likelihood of some thousand rows with that of `kx.Cholesky()`. Larger blocks help where columns are many.
+    the likelihood of some thousand rows with that of `kx.Cholesky()`. Larger blocks help if there are many columns.
 
     The kernel's lengthscales decide which rows are close. `fit` chooses the neighbours again a few times
     (`Fit.num_refreshes`). In between they do not change, so the objective is smooth. Early rounds use a random part of the
@@ -189,9 +199,9 @@ class Vecchia(AbstractSolver):
 
     Rows in a file (see `kx.Data`) are read when they are needed, about 8 MB at a time, and about 100 bytes for
     each row are in memory, whatever the number of columns. The file is read once for each search of neighbours: for each
-    round of a fit and for each call that predicts. The neighbours and their factor are `2 m` numbers for each row, which may
-    be more than the file; `part` bounds them. Blocks of several rows, `ordering="maxmin"` and kernels without coordinates
-    need the coordinates of all rows in memory.
+    round of a fit and for each call that predicts. The neighbours and their factor take `2 m` numbers for each row, which
+    may be more than the file; `part` limits them. Blocks of several rows, `ordering="maxmin"` and kernels without
+    coordinates need the coordinates of all rows in memory.
 
     **Arguments:**
 
@@ -200,7 +210,7 @@ class Vecchia(AbstractSolver):
     - `ordering`: `"random"`, or `"maxmin"` for an order from coarse to fine, in which each next row is far from the earlier
       ones.
     - `prediction_neighbours`: how many rows each new row is predicted from.
-    - `coordinates`: a function from rows to an `(n, q)` array, in which close rows are to be taken as neighbours. If not
+    - `coordinates`: a function from rows to an `(n, q)` array, in which neighbours are the closest rows. If not
       given, the kernel's own coordinates (columns divided by lengthscales); for a kernel that has none, the correlation is
       computed for all pairs of rows, which takes O(n²) time.
     - `seed`: the seed of the random order.
@@ -241,7 +251,7 @@ class Vecchia(AbstractSolver):
         return min(n, max(self.neighbours + self.block, self.prediction_neighbours + 1))
 
     def settled(self, gram, part=None):
-        """This solver with blocks and neighbours that stay; with `part`, those of a random part of about that many rows."""
+        """This solver with fixed blocks and neighbours; with `part`, those of about that many random rows."""
         gram = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, gram)
         part = min([k for k in (part, self.part) if k is not None], default=None)
         return eqx.tree_at(lambda s: s.plan, self, self._chosen(gram, part), is_leaf=lambda leaf: leaf is None)

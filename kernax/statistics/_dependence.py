@@ -1,4 +1,4 @@
-"""Whether two columns of a table depend on each other."""
+"""Tests whether two columns of a table depend on each other."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def hsic_test(
 def _pairs(x: Any, y: Any) -> tuple[Rows, Rows]:
     x, y = take(checked_rows(x, "x")), take(checked_rows(y, "y"))
     if num_rows(x) != num_rows(y):
-        raise ValueError(f"x has {num_rows(x)} rows and y has {num_rows(y)}: they must be the same, pair by pair.")
+        raise ValueError(f"x has {num_rows(x)} rows and y has {num_rows(y)}: give as many rows in x as in y.")
     return x, y
 
 

@@ -25,7 +25,7 @@ class KernelPCA(eqx.Module):
     x: Rows
     """The rows."""
     eigenvalues: Float[Array, " q"]
-    """The largest eigenvalues of the centred kernel matrix, in falling order: n times the variances."""
+    """The largest eigenvalues of the centred kernel matrix in descending order: n times the variances."""
     vectors: Float[Array, "n q"]
     """Their eigenvectors. The entry with the largest size in each is positive."""
     means: Float[Array, " n"]
@@ -37,7 +37,16 @@ class KernelPCA(eqx.Module):
         return self.vectors * jnp.sqrt(self.eigenvalues)
 
     def __call__(self, x: Any) -> Float[Array, "m q"]:
-        """The coordinates of new rows, in blocks of bounded memory; O(n) a row and component."""
+        """The coordinates of new rows, O(n) for each row and component.
+
+        **Arguments:**
+
+        - `x`: new rows, `(m, d)`.
+
+        **Returns:**
+
+        An array of shape `(m, q)`.
+        """
         rows = as_rows(x, "x")
         check_same_columns(rows, self.x, "x", "the rows of the components")
         check_rows_finite(rows, "x")

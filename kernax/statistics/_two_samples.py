@@ -1,4 +1,4 @@
-"""Whether two samples come from one distribution."""
+"""Tests whether two samples come from the same distribution."""
 
 from typing import Any, NamedTuple
 

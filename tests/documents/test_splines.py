@@ -573,7 +573,7 @@ def test_f11_too_many_columns_for_the_order_are_refused():
 
 
 def test_f11_there_is_no_prior_to_draw_from():
-    with pytest.raises(ValueError, match="leaves polynomials free, so there is no prior to draw from"):
+    with pytest.raises(ValueError, match="leaves polynomials free, so it has no prior to draw from"):
         kx.sample(kx.Model(1.0 * kx.CubicSpline(), noise=NOISE), X, key=jax.random.key(0))
 
 

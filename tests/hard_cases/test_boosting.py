@@ -222,7 +222,7 @@ REFUSED = {
     "votes": (lambda: learners.majority_vote([0.3, -0.2]), ValueError, "vote −1 or"),
     "structured inputs": (lambda: boost(kx.Data({"a": X}, Y)), ValueError, r"learners\.Dictionary"),
     "depth": (lambda: learners.Trees(30), ValueError, "10 at most"),
-    "empty dictionary": (lambda: learners.Dictionary([]), ValueError, "one function or more"),
+    "empty dictionary": (lambda: learners.Dictionary([]), ValueError, "at least one function"),
     "one class": (lambda: learners.one_against_rest(boost, X, np.ones(12, int)), ValueError, "two classes or more, got 1"),
     "float classes": (lambda: learners.one_against_rest(boost, X, Y), ValueError, r"astype\(int\)"),
 }

@@ -93,7 +93,7 @@ def test_h35_an_unknown_kernel(path):
     def change(structure):
         structure["value"]["fields"]["kernel"]["class"] = "kernax.kernels.Summ"
 
-    assert "it names 'kernax.kernels.Summ', which is none" in refused(path, changed(path, change))
+    assert "it refers to 'kernax.kernels.Summ', which is not an allowed" in refused(path, changed(path, change))
 
 
 def test_h35_a_newer_field_kind_or_result(path):

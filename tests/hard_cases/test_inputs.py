@@ -154,7 +154,7 @@ def test_h04_one_row_gives_finite_starting_values():
 
 
 def test_h05_one_dimensional_x_is_refused_with_the_reshape(conditioned):
-    with pytest.raises(ValueError, match=r"^x has shape \(8,\); kernax wants \(n, d\): write x\[:, None\]\.$"):
+    with pytest.raises(ValueError, match=r"^x has shape \(8,\); kernax needs \(n, d\): write x\[:, None\]\.$"):
         kx.Data(X[:, 0], Y)
     with pytest.raises(ValueError, match=r"^x has shape \(5,\).*write x\[:, None\]"):
         kx.mean(conditioned, X_NEW[:, 0])

@@ -259,7 +259,7 @@ REFUSED = {
     "ascending grid": (lambda: learners.lasso_path(DATA, [0.1, 1.0]), ValueError, r"np\.sort\(penalties\)"),
     "NaN in a grid": (lambda: learners.lasso_path(DATA, [1.0, np.nan]), ValueError, "penalties must be finite"),
     "empty grid": (lambda: learners.lasso_path(DATA, []), ValueError, "penalties must be a vector of one number or more"),
-    "no grid": (lambda: learners.lasso_path(DATA, num=0), ValueError, "num of 1 or more"),
+    "no grid": (lambda: learners.lasso_path(DATA, num=0), ValueError, "num must be at least 1"),
     "unknown form": (lambda: learners.ridge(DATA, 1.0, form="both"), ValueError, "primal, dual, saddle_point"),
     "few rows": (lambda: learners.least_squares(kx.Data(X[:4], Y[:4])), ValueError, r"learners\.ridge"),
     "scalar features": (lambda: learners.ridge(DATA, 1.0, features=jnp.sum), ValueError, "linear learners need a vector"),

@@ -146,7 +146,7 @@ HUGE = 10**6
         (lambda model, data: kx.fit(model, data), r"fit with kx.Cholesky\(\) .* solver=kx\.StateSpace\(\)"),
         (lambda model, data: kx.select_ridge(model, data), r"select_ridge with kx.Eigh\(\) .* solver=kx\.StateSpace\(\)"),
         (lambda model, data: jax.jit(lambda d: kx.condition(model, d).alpha)(data), r"solver=kx\.StateSpace\(\)"),
-        (lambda model, data: kx.condition(kx.learners.SVR(model.kernel), data), r"take fewer rows"),
+        (lambda model, data: kx.condition(kx.learners.SVR(model.kernel), data), r"use fewer rows"),
     ],
     ids=["condition", "fit", "select_ridge", "jit", "machine"],
 )
