@@ -11,6 +11,7 @@ import io
 import pickle
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -86,6 +87,10 @@ class Work(abc.ABC):
     def __call__(self, block: Block, site: Site) -> PyTree:
         """Results of all datasets of the block, as NumPy arrays with a leading axis; fillers may be left in."""
 
+    @abc.abstractmethod
+    def named(self) -> dict[str, Any]:
+        """What the user has given, by the names under which an error speaks of it."""
+
 
 class Spec(NamedTuple):
     """A `Work` with what it needs to give the same numbers elsewhere."""
@@ -134,6 +139,8 @@ class Failure(NamedTuple):
     """What a worker process sends instead of a part if the computation raised. The worker itself is well."""
 
     error: Exception
+    traceback: str
+    """The worker's: an error that is pickled loses its own."""
 
 
 def sealed(thing: Any) -> bytes:
@@ -141,6 +148,24 @@ def sealed(thing: Any) -> bytes:
 
     cloudpickle, where it is installed, also sends lambdas, closures, and functions of a notebook or a script.
     """
+    try:
+        return _pickled(thing)
+    except Exception as error:
+        which = "the objective, solver, optimiser or model"
+        for name, part in thing.work.named().items() if isinstance(thing, Spec) else ():
+            try:
+                _pickled(part)
+            except Exception:
+                which = f"the {name}"
+                break
+        raise TypeError(
+            f"{which} cannot be sent to other processes: {error}. Define classes at the top of a module that is installed "
+            "there. Define functions at the top of such a module, too, or anywhere if cloudpickle is installed (pip install "
+            "cloudpickle; loky and Dask bring it); they must not hold open files, locks and the like."
+        ) from error
+
+
+def _pickled(thing: Any) -> bytes:
     try:
         pickler: Any = importlib.import_module("cloudpickle").Pickler
     except ImportError:
@@ -157,14 +182,7 @@ def sealed(thing: Any) -> bytes:
             return NotImplemented if inherited is None else inherited(obj)
 
     content = io.BytesIO()
-    try:
-        Sealing(content).dump(thing)
-    except Exception as error:
-        raise TypeError(
-            f"the objective, solver, optimiser or kernel cannot be sent to other processes: {error}. Define classes at the "
-            "top of a module that is installed there. Functions may be defined anywhere if cloudpickle is installed (pip "
-            "install cloudpickle; loky and Dask bring it), but must not hold open files, locks and the like."
-        ) from error
+    Sealing(content).dump(thing)
     return content.getvalue()
 
 
@@ -194,11 +212,12 @@ def run_sealed(wanted: dict[str, str], spec: bytes, block: bytes) -> bytes:
         with jax.enable_x64(opened.is_float64), one_blas_thread():
             return sealed(run_block(opened, pickle.loads(block)))
     except Exception as error:
+        told = traceback.format_exc()
         try:
-            answer = pickle.dumps(Failure(error))
+            answer = pickle.dumps(Failure(error, told))
             pickle.loads(answer)
         except Exception:
-            answer = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}")))
+            answer = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), told))
         return answer
 
 
