@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 import time
 
 import chex
@@ -534,6 +535,12 @@ def test_the_progress_bar_shows_how_many_are_done_and_failed(capsys):
     shown = capsys.readouterr().err
     assert "13/13" in shown
     assert "failed=1" in shown
+    kx.predict_many(MODEL, SETS[:3], SETS[0][0][:1], progress=True)
+    kx.fitting.condition_many(MODEL, SETS[:3], progress=True)
+    kx.fitting.score_many(MODEL, SETS[:3], kx.loo_mse, progress=True)
+    shown = capsys.readouterr().err
+    for name in ("predict_many", "condition_many", "score_many"):
+        assert re.search(rf"{name}: 100%.* 3/3", shown), name
 
 
 def test_fits_of_a_lambda_are_pickled():

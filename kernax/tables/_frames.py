@@ -58,8 +58,8 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
             return pd.DataFrame(fit_table_many(frame, target, by, **options).table())
         if len(few) == len(order):
             standing_in = _filled(frame.iloc[np.flatnonzero(named)], [*names, target]).iloc[[0, 0]]
-            table = fit_table_many(standing_in, target, by, **options | {"max_steps": 1, "restarts": 0}).table()
-            fitted = pd.DataFrame(table).iloc[:0]
+            quick: dict[str, Any] = {**options, "max_steps": 1, "restarts": 0}
+            fitted = pd.DataFrame(fit_table_many(standing_in, target, by, **quick).table()).iloc[:0]
         else:
             fitted = pd.DataFrame(fit_table_many(frame[~np.isin(groups, few)], target, by, **options).table())
     known = {"dataset": few, "rows": [counts[name] for name in few], "result": result_name(Result.too_few_rows)}
