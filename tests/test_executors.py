@@ -23,7 +23,7 @@ import pytest
 import kernax as kx
 from kernax.data._many import Unread
 from kernax.data._places import Place, UnreadableError
-from kernax.fitting import _blocks, _elsewhere, _engine, _plan
+from kernax.fitting import _blocks, _elsewhere, _engine, _plan, _sealed
 from kernax.fitting._models import Models
 
 loky = pytest.importorskip("loky")
@@ -152,7 +152,7 @@ def read_here(monkeypatch):
 
 def test_workers_read_a_parquet_file(parquet, pool, local, tmp_path, monkeypatch):
     """Blocks carry no data, and the numbers, also those in a checkpoint, are those of the data in memory."""
-    sent, sealed, read = [], _blocks.sealed, read_here(monkeypatch)
+    sent, sealed, read = [], _sealed.sealed, read_here(monkeypatch)
     monkeypatch.setattr(_elsewhere, "sealed", lambda value: sent.append(value) or sealed(value))
     groups = kx.data.groups(parquet, by="name", x="t", y="v")
     named = dataclasses.replace(local, keys=tuple(f"s{i}" for i in range(40)), is_named=True)
@@ -526,7 +526,7 @@ def raises(c):
 
 def test_another_version_is_refused():
     """Before anything is opened: what another version has pickled may not load."""
-    answer = pickle.loads(_blocks.run_sealed({"kernax": "9.9.9", "jax": "1.2.3"}, b"", b""))
+    answer = pickle.loads(_sealed.run_sealed({"kernax": "9.9.9", "jax": "1.2.3"}, b"", b""))
     words = r"a worker has kernax .*, but this process has kernax 9\.9\.9, jax 1\.2\.3: install the same"
     with pytest.raises(RuntimeError, match=words):
         raise answer.error

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 from kernax._arrays import levels_to_the_caller
 from kernax._threads import cores
 from kernax.data._places import UnreadableError
-from kernax.fitting._blocks import Block, Failure, Part, Spec, read, run_sealed, sealed, versions
+from kernax.fitting._blocks import Block, Part, Spec, read
+from kernax.fitting._sealed import Failure, run_sealed, sealed, versions
 from kernax.solvers import Result
 
 _IN_FLIGHT = 2
@@ -154,7 +155,7 @@ def _answer(future: Future) -> Part | Failure | Died:
 def _another(executor: Executor, stack: contextlib.ExitStack) -> Executor | None:
     """A pool in place of one that ended because one of its workers died, with the same workers and the same set-up. `None`
     for an executor that is neither of Python's own process pools nor of loky's."""
-    kept = {name: getattr(executor, f"_{name}", None) for name in ("max_workers", "initializer", "initargs")}
+    kept: dict[str, Any] = {name: getattr(executor, f"_{name}", None) for name in ("max_workers", "initializer", "initargs")}
     kept |= {"max_workers": kept["max_workers"] or cores(), "initargs": kept["initargs"] or ()}
     if type(executor).__module__.partition(".")[0] == "loky":
         more = {name: getattr(executor, f"_{name}", None) for name in ("context", "timeout", "env")}

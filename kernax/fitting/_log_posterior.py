@@ -56,8 +56,8 @@ def log_posterior(
     """
     given = model_of(model)
     check_model_and_data(given, data, "log_posterior")
-    model = as_dtype(given, data.dtype)
-    flat = _without_prior(model, trainable)
+    begin: AbstractModel = as_dtype(given, data.dtype)
+    flat = _without_prior(begin, trainable)
     if flat:
         warnings.warn(
             f"{', '.join(flat)} {'has' if len(flat) == 1 else 'have'} no prior, so that the posterior may be improper: give "
@@ -65,7 +65,7 @@ def log_posterior(
             "(trainable=kx.freeze(…)).",
             stacklevel=2,
         )
-    start, rebuild = ravel(model, trainable=trainable)
+    start, rebuild = ravel(begin, trainable=trainable)
 
     def density(vector: Float[Array, " k"]) -> Float[Array, ""]:
         proposed = rebuild(vector)
