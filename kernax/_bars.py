@@ -30,21 +30,22 @@ def progress_bar(wanted: bool, total: int, title: str = "fit") -> Iterator[Calla
 
 
 @contextlib.contextmanager
-def many_bar(wanted: bool, total: int | None) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function to call with how many datasets have just ended, and how many of those have failed.
+def many_bar(wanted: bool, total: int | None, title: str = "fit_many") -> Iterator[Callable[..., None]]:
+    """Yields a function to call with how many datasets have just ended, and for fits how many of those have failed.
 
     Shows the rate, and the time left if the number of datasets is known.
     """
     if not wanted:
-        yield lambda done, failed: None
+        yield lambda done, failed=None: None
         return
-    with tqdm()(total=total, unit="dataset", desc="fit_many") as bar:
+    with tqdm()(total=total, unit="dataset", desc=title) as bar:
         all_failed = 0
 
-        def show(done: int, failed: int) -> None:
+        def show(done: int, failed: int | None = None) -> None:
             nonlocal all_failed
-            all_failed += failed
-            bar.set_postfix(failed=all_failed, refresh=False)
+            if failed is not None:
+                all_failed += failed
+                bar.set_postfix(failed=all_failed, refresh=False)
             bar.update(done)
 
         yield show

@@ -1,7 +1,8 @@
 """Digests of arrays, models, objectives and optimisers, so that a checkpoint is never used for another fit.
 
-Values count by their content, and functions and classes of the user by their code and by all that they use. Functions and
-classes of installed packages count by their names, and by the version of the package. Anything else is refused.
+Values count by their content, and functions and classes of the user by their code and by all that they use. Of a module of
+the user count the parts that are used, if functions name them (`helpers.scale`), else all parts. Functions, classes and
+modules of installed packages count by their names, and by the version of the package. Anything else is refused.
 """
 
 import contextlib
@@ -115,7 +116,7 @@ class _Walk:
             names = (thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_cellvars)
             return [kind, signature, names, thing.co_code, thing.co_exceptiontable, thing.co_consts]
         if isinstance(thing, types.ModuleType):
-            return [kind, thing.__name__]
+            return self._parts_of_module(thing)
         if type(thing) in (list, tuple):
             return [kind, *thing]
         if type(thing) in (dict, types.MappingProxyType):
@@ -164,6 +165,17 @@ class _Walk:
                 parts += [name, self._part(name, owner, value)]
         return parts
 
+    def _parts_of_module(self, module: types.ModuleType) -> list[Any]:
+        """Its content. (Functions that only name parts of it do not come here: see `used`.)"""
+        name = module.__name__
+        if is_installed(name):
+            return ["module", name, self._version(name)]
+        parts = []
+        for part, value in sorted(vars(module).items()):
+            if not re.fullmatch("__.*__", part):
+                parts += [part, self._part(part, f"the module {name}", value)]
+        return ["module", name, *parts]
+
     def _parts_of_object(self, thing: Any) -> list[Any]:
         """What pickle would take it apart into."""
         try:
@@ -180,10 +192,12 @@ class _Walk:
             reason = f"only its name, {reduced}, is known"
         except Exception as error:
             reason = str(error)
+        whole = [label.partition(" of the module ")[2] for label in self._trail if " of the module " in label]
+        why = f"All of the module {whole[-1]} counts, since it is used otherwise than by naming its parts. " if whole else ""
         raise ValueError(
             f"the checkpoint cannot record {self._trail[-1]}: the content of a {type(thing).__module__}."
             f"{type(thing).__qualname__} cannot be read ({reason}), so a later run could not tell whether it is the same. "
-            "Use numbers, arrays, functions and plain containers instead, or leave out checkpoint=."
+            f"{why}Use numbers, arrays, functions and plain containers instead, or leave out checkpoint=."
         )
 
     def _version(self, module: str) -> str:

@@ -369,6 +369,11 @@ def check_model(model: Any, caller: str) -> None:
     raise TypeError(f"the first argument of {caller} must be a kx.Model, got {type(model).__name__}: {remedy}.")
 
 
+def model_of(given: Any) -> Any:
+    """The model of a `kx.Fit`, or what was given if it is no fit. (`kx.fitting.Fits` have several models.)"""
+    return given.model if hasattr(given, "start_values") and not hasattr(given, "__len__") else given
+
+
 def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
     """Raise `ValueError` if the kernel or the mean does not accept some rows, such as a label out of range.
 

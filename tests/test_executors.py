@@ -5,15 +5,17 @@ import functools
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -21,7 +23,7 @@ import pytest
 import kernax as kx
 from kernax.data._many import Unread
 from kernax.data._places import Place, UnreadableError
-from kernax.fitting import _blocks, _engine, _plan
+from kernax.fitting import _blocks, _elsewhere, _engine, _plan, _sealed
 from kernax.fitting._models import Models
 
 loky = pytest.importorskip("loky")
@@ -69,6 +71,19 @@ def test_a_process_pool_gives_the_same_bits(pool, local, tmp_path):
     np.testing.assert_array_equal(ours[7].alpha, theirs[7].alpha)
     np.testing.assert_array_equal(kx.mean(ours[7], X_NEW), kx.mean(theirs[7], X_NEW))
     same(kx.fitting.refit_many(local, SETS, where=[3, 5], executor=pool), local)
+
+
+def test_the_number_of_workers_does_not_change_a_bit(monkeypatch):
+    """Shapes are planned for the cores of this process, and no number depends on how many datasets are in a block."""
+    monkeypatch.setattr(_plan, "_COST_OF_SHAPE", 0.05)
+    monkeypatch.setattr(_plan, "_COST_OF_SHAPE_BESIDE_OTHERS", 0.05)
+    sets = [made(20 + 140 * (i % 3), i) for i in range(36)]
+    options = {"max_steps": 1, "initialise": True, "restarts": 2, "key": jax.random.key(0)}
+    here = kx.fit_many(MODEL, sets, **options)
+    for workers in (1, 64):
+        pool = Pretended(workers)
+        same(kx.fit_many(MODEL, sets, executor=pool, **options), here)
+        assert pool.rows == {20, 160, 300}
 
 
 def test_threads_of_ones_own_and_loky(local):
@@ -137,8 +152,8 @@ def read_here(monkeypatch):
 
 def test_workers_read_a_parquet_file(parquet, pool, local, tmp_path, monkeypatch):
     """Blocks carry no data, and the numbers, also those in a checkpoint, are those of the data in memory."""
-    sent, sealed, read = [], _blocks.sealed, read_here(monkeypatch)
-    monkeypatch.setattr(_engine, "sealed", lambda value: sent.append(value) or sealed(value))
+    sent, sealed, read = [], _sealed.sealed, read_here(monkeypatch)
+    monkeypatch.setattr(_elsewhere, "sealed", lambda value: sent.append(value) or sealed(value))
     groups = kx.data.groups(parquet, by="name", x="t", y="v")
     named = dataclasses.replace(local, keys=tuple(f"s{i}" for i in range(40)), is_named=True)
     fits = kx.fit_many(MODEL, groups, executor=pool, checkpoint=tmp_path / "kept")
@@ -185,15 +200,26 @@ def test_when_the_data_is_read_here(parquet):
     assert not is_read(Elsewhere(), MODEL)
 
 
-class Elsewhere(Executor):
-    """Pretends to be another process, which cannot read files."""
+class Pretended(Executor):
+    """Pretends to have a number of workers in other processes."""
+
+    def __init__(self, workers=1):
+        self._max_workers, self.rows = workers, set()
 
     def submit(self, function, /, *arguments):
         future = Future()
+        self.rows.add(pickle.loads(arguments[-1]).data.mask.shape[1])
+        future.set_result(function(*arguments))
+        return future
+
+
+class Elsewhere(Pretended):
+    """Its workers cannot read files."""
+
+    def submit(self, function, /, *arguments):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Place, "read", unreadable)
-            future.set_result(function(*arguments))
-        return future
+            return super().submit(function, *arguments)
 
 
 def unreadable(place):
@@ -295,7 +321,7 @@ def deadly(c):
     def perhaps_die(total):
         folder, last, home, times = (os.environ[f"KERNAX_TEST_{name}"] for name in ("FOLDER", "SUM", "HOME", "TIMES"))
         # A pool that takes the place of another is set up like that one.
-        assert int(times) == 1 or os.getpid() == int(home) or os.environ["KERNAX_TEST_INITIALISED"] == "YES"
+        assert os.getpid() == int(home) or os.environ["KERNAX_TEST_INITIALISED"] == "YES"
         is_it = abs(float(total) - float(last)) < 1e-5 and os.getpid() != int(home)
         if is_it and len(os.listdir(folder)) < int(times):
             open(os.path.join(folder, str(os.getpid())), "w").close()
@@ -313,8 +339,9 @@ def test_a_worker_that_dies(times, tmp_path, monkeypatch):
     for name, value in settings.items():
         monkeypatch.setenv(f"KERNAX_TEST_{name}", str(value))
     alone = kx.fit_many(MODEL, SETS, objective=deadly)
-    if times == 1:  # loky makes another pool by itself
-        fits = kx.fit_many(MODEL, SETS, objective=deadly, executor=loky.get_reusable_executor(1))
+    if times == 1:
+        pool = loky.get_reusable_executor(1, initializer=set_variable, initargs=("YES",))
+        fits = kx.fit_many(MODEL, SETS, objective=deadly, executor=pool)
         assert len(os.listdir(tmp_path)) == 1
         same(fits, alone)
         return
@@ -330,6 +357,22 @@ def test_a_worker_that_dies(times, tmp_path, monkeypatch):
     same(fits[~lost], alone[~lost])
 
 
+def test_a_dask_worker_that_dies(tmp_path, monkeypatch):
+    """Dask starts it again, and repeats its block by itself."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(_plan, "_SMALLEST", 8)
+    settings = {"FOLDER": tmp_path, "SUM": np.sum(SETS[21][1]), "HOME": os.getpid(), "TIMES": 1, "INITIALISED": "YES"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"KERNAX_TEST_{name}", str(value))
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        fits = kx.fit_many(MODEL, SETS, objective=deadly, executor=client.get_executor())
+    assert len(os.listdir(tmp_path)) == 1
+    same(fits, kx.fit_many(MODEL, SETS, objective=deadly))
+
+
 def test_what_cannot_be_sent(pool, monkeypatch):
     class Local(kx.AbstractKernel):
         scale: kx.parameters.Parameter = kx.positive(default=1.0)
@@ -337,13 +380,18 @@ def test_what_cannot_be_sent(pool, monkeypatch):
         def pair(self, a, b):
             return jnp.exp(-0.5 * jnp.sum((a - b) ** 2) / self.scale**2)
 
-    with pytest.raises(TypeError, match=r"cannot be sent .* class .*Local .* Define classes at the top of a module"):
+    with pytest.raises(TypeError, match=r"the model cannot be sent .* class .*Local .* Define classes at the top of a mod"):
         kx.fit_many(kx.Model(Local(), 0.5), SETS, executor=pool)
     offset = 1.0
     objective = functools.partial(lambda c, by: kx.loo_mse(c) * by, by=offset)
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(TypeError, match=r"cannot be sent .* cloudpickle is installed .*loky"):
+    remedy = r"cannot be sent .* functions at the top of such a module, too, or anywhere if cloudpickle is installed .*loky"
+    with pytest.raises(TypeError, match=f"the objective {remedy}"):
         kx.fit_many(MODEL, SETS, objective=objective, executor=pool)
+    with pytest.raises(TypeError, match=f"the optimiser {remedy}"):
+        kx.fit_many(MODEL, SETS, optimiser=optax.adam(0.1), executor=pool)
+    with pytest.raises(TypeError, match=f"the quantity {remedy}"):
+        kx.fitting.score_many(MODEL, SETS, objective, executor=pool)
 
 
 def test_closures_are_sent(pool):
@@ -364,6 +412,96 @@ class Unable(Executor):
         return future
 
 
+def unlicensed(folder):
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    raise OSError("there is no licence on this machine")
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_workers_that_die_at_start(count, tmp_path, monkeypatch):
+    """The pool is replaced once, not for every block."""
+    monkeypatch.setattr(_plan, "_SMALLEST", 8)
+    spawn = multiprocessing.get_context("spawn")
+    words = r"the workers of ProcessPoolExecutor die when they start .*Check the pool's initializer"
+    with (
+        ProcessPoolExecutor(1, spawn, initializer=unlicensed, initargs=(str(tmp_path),)) as pool,
+        pytest.raises(RuntimeError, match=words),
+    ):
+        kx.fit_many(MODEL, SETS[:count], executor=pool)
+    assert len(os.listdir(tmp_path)) == 2
+
+
+class Gone(Pretended):
+    """Its workers are there for a number of blocks, and then no more."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = blocks
+
+    def submit(self, function, /, *arguments):
+        self.blocks -= 1
+        if self.blocks < 0:
+            raise BrokenExecutor("the job on the cluster has ended")
+        return super().submit(function, *arguments)
+
+
+def test_an_executor_of_another_kind_that_breaks(local, monkeypatch):
+    """It is not replaced by processes of this machine."""
+    with pytest.raises(RuntimeError, match=r"Gone is broken and takes no work \(BrokenExecutor: the job .*Make a new exec"):
+        kx.fit_many(MODEL, SETS, executor=Gone(0))
+    monkeypatch.setattr(_plan, "_SMALLEST", 8)
+    with pytest.warns(UserWarning, match=r"no answer for 24 or more datasets, which are lost .*the job on the cluster"):
+        fits = kx.fit_many(MODEL, SETS, executor=Gone(2))
+    lost = fits.result_names == "lost"
+    assert lost.sum() == 24
+    same(fits[~lost], local[~lost])
+
+
+class Interrupted(Pretended):
+    """Ctrl-C is pressed while blocks are handed over."""
+
+    def __init__(self):
+        super().__init__(workers=4)
+        self.blocks = 0
+
+    def submit(self, function, /, *arguments):
+        self.blocks += 1
+        if self.blocks == 4:
+            raise KeyboardInterrupt
+        return super().submit(function, *arguments)
+
+
+def test_ctrl_c_keeps_what_is_finished(local, tmp_path, monkeypatch):
+    monkeypatch.setattr(_plan, "_SMALLEST", 8)
+    fits = kx.fit_many(MODEL, SETS, executor=Interrupted(), checkpoint=tmp_path)
+    done = fits.result_names != "interrupted"
+    assert done.sum() == 24
+    same(fits[done], local[done])
+    assert sum(len(np.load(part)["numbers"]) for part in tmp_path.glob("part-*.npz")) == 24
+
+
+def recorded(c, folder):
+    """The likelihood; each tracing of it leaves a file."""
+    open(os.path.join(folder, f"{os.getpid()}-{c.data.n}-{time.monotonic_ns()}"), "w").close()
+    return kx.selection.negative_log_marginal_likelihood(c)
+
+
+def test_a_worker_compiles_each_shape_once(pool, tmp_path, monkeypatch):
+    """In one call and in the next: the second has no program of another shape, and so compiles nothing."""
+    monkeypatch.setattr(_plan, "_SMALLEST", 8)
+    objective = functools.partial(recorded, folder=str(tmp_path))
+    kx.fit_many(MODEL, SETS[:8], objective=objective, executor=pool)
+    traced = len(os.listdir(tmp_path))
+    assert traced
+    kx.fit_many(MODEL, SETS, objective=objective, executor=pool)
+    assert len(os.listdir(tmp_path)) == traced
+
+
+def test_devices_are_not_for_other_processes(pool):
+    with pytest.raises(ValueError, match="devices= are those of this process"):
+        kx.fit_many(MODEL, SETS, executor=pool, devices=jax.local_devices())
+
+
 def test_workers_that_cannot_work():
     with pytest.raises(RuntimeError, match=r"no worker of Unable gave an answer \(ModuleNotFoundError.*Install the same"):
         kx.fit_many(MODEL, SETS, executor=Unable())
@@ -374,8 +512,12 @@ def test_workers_that_cannot_work():
 
 
 def test_what_raises_in_a_worker_raises_here(pool):
-    with pytest.raises(AttributeError, match="no_such_thing"):
+    """With the worker's traceback, and the numbers of the datasets."""
+    with pytest.raises(AttributeError, match="no_such_thing") as caught:
         kx.fit_many(MODEL, SETS, objective=raises, executor=pool)
+    note = caught.value.__notes__[-1]
+    words = r"Raised in a worker process, over datasets 0, 1, 2, 3, 4, 5, 6, 7 and 8 more:\nTraceback.* in raises\n"
+    assert re.match(words, note, re.DOTALL)
 
 
 def raises(c):
@@ -384,7 +526,7 @@ def raises(c):
 
 def test_another_version_is_refused():
     """Before anything is opened: what another version has pickled may not load."""
-    answer = pickle.loads(_blocks.run_sealed({"kernax": "9.9.9", "jax": "1.2.3"}, b"", b""))
+    answer = pickle.loads(_sealed.run_sealed({"kernax": "9.9.9", "jax": "1.2.3"}, b"", b""))
     words = r"a worker has kernax .*, but this process has kernax 9\.9\.9, jax 1\.2\.3: install the same"
     with pytest.raises(RuntimeError, match=words):
         raise answer.error

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 import time
 
 import chex
@@ -460,6 +461,15 @@ def test_refits_better_those_that_failed_and_touch_no_other(cut_short, fits):
     assert kx.fitting.refit_many(again, SETS) is again
 
 
+def test_refits_start_from_other_fits(cut_short, fits):
+    """`Fits` or models of all datasets, or of those that are tried again."""
+    begin = kx.fitting.refit_many(cut_short, SETS, where=[2, 0], model=fits[[2, 0]], max_steps=1)
+    for model in (fits, list(fits), list(fits[[2, 0]])):
+        again = kx.fitting.refit_many(cut_short, SETS, where=[2, 0], model=model, max_steps=1)
+        np.testing.assert_array_equal(again.value, begin.value)
+    np.testing.assert_allclose(np.asarray(again.value)[[0, 2]], np.asarray(fits.value)[[0, 2]], rtol=1e-8)
+
+
 def test_refits_are_never_worse(fits):
     """Twelve steps from a bad start: what was there is kept."""
     bad = kx.Model(100.0 * kx.RBF(lengthscale=[50.0, 50.0]), noise=30.0)
@@ -525,6 +535,12 @@ def test_the_progress_bar_shows_how_many_are_done_and_failed(capsys):
     shown = capsys.readouterr().err
     assert "13/13" in shown
     assert "failed=1" in shown
+    kx.predict_many(MODEL, SETS[:3], SETS[0][0][:1], progress=True)
+    kx.fitting.condition_many(MODEL, SETS[:3], progress=True)
+    kx.fitting.score_many(MODEL, SETS[:3], kx.loo_mse, progress=True)
+    shown = capsys.readouterr().err
+    for name in ("predict_many", "condition_many", "score_many"):
+        assert re.search(rf"{name}: 100%.* 3/3", shown), name
 
 
 def test_fits_of_a_lambda_are_pickled():

@@ -806,3 +806,38 @@ def test_frames_in_frames_out():
     schema = tables.frame_schema(frame[frame.shop == "a"], **options)
     assert schema.startswith("`dataset` string, `rows` int, `result` string, `value` double")
     assert [part.split("`")[1] for part in schema.split(", ")] == list(answer.columns)
+
+
+def test_groups_of_frames_with_too_few_rows_have_a_status():
+    """An exception would end a job on a cluster. One group in a frame or several, and also if rows are dropped."""
+    frame = pd.DataFrame({"shop": list("baaaaac"), "day": np.arange(7.0), "sales": np.arange(7.0) ** 2})
+    options = {"target": "sales", "by": "shop", "columns": ["day"], "max_steps": 5}
+    together = tables.fit_frame(frame, **options)
+    assert together.dataset.tolist() == ["b", "a", "c"]
+    assert together.rows.tolist() == [1, 5, 1]
+    assert (together.result == "too_few_rows").tolist() == [True, False, True]
+    assert together.noise.isna().tolist() == [True, False, True]
+    alone = tables.fit_frame(frame[:1], **options)
+    pd.testing.assert_frame_equal(alone, together[:1])
+    assert tables.frame_schema(frame[:1], **options) == tables.frame_schema(frame, **options)
+    frame.loc[[0, 2], "sales"] = np.nan
+    dropped = tables.fit_frame(frame, missing="drop", **options)
+    assert dropped.rows.tolist() == [0, 4, 1]
+    pd.testing.assert_frame_equal(tables.fit_frame(frame[:1], missing="drop", **options), dropped[:1])
+    with pytest.raises(tables.TableError, match="values are missing: column 'sales'"):
+        tables.fit_frame(frame[:1], **options)
+
+
+def test_frames_of_dates_need_a_unit():
+    """Each group would choose its own: days for 20 days, years for 20 years."""
+    day = pd.to_datetime(["2024-01-01", "2024-01-09", "2024-01-20", "2001-01-01", "2010-01-01", "2021-01-01"])
+    frame = pd.DataFrame({"shop": list("aaabbb"), "day": day, "sales": [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]})
+    options = {"target": "sales", "by": "shop", "columns": ["day"], "max_steps": 1}
+    for function in (tables.fit_frame, tables.frame_schema):
+        with pytest.raises(tables.TableError, match=r"column 'day' has dates, .* give date_unit='years' or 'days' or"):
+            function(frame[:3], **options)
+    together = tables.fit_frame(frame, date_unit="days", **options)
+    apart = [tables.fit_frame(own, date_unit="days", **options) for _, own in frame.groupby("shop")]
+    # Standardised apart: the lengthscale in days of a group is not that of the table, but has the same unit.
+    assert list(apart[0].columns) == list(together.columns)
+    assert apart[1]["matern52.lengthscale"][0] / apart[0]["matern52.lengthscale"][0] > 100

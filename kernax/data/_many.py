@@ -16,16 +16,16 @@ from kernax.data._host import HostData, conformed, host_data, what
 from kernax.data._places import Place
 
 
-def windows(datasets: Any, *, budget: float = 256 * 2**20, count: int | None = None) -> Iterator[list[HostData]]:
-    """The datasets in order, in lists of at most `count`, and of at most `budget` bytes however they are padded.
+def windows(datasets: Any, *, budget: float = 256 * 2**20) -> Iterator[list[HostData]]:
+    """The datasets in order, in lists of at most `budget` bytes however they are padded.
 
     `datasets` may be any iterable, or a dict whose keys become names. It is read as far as the next list needs and one
     dataset on, so what does not fit into memory may be a generator. A dataset beyond the budget is a list of its own.
     """
-    return _windows(_host_datasets(_named_items(datasets)), budget, count)
+    return _windows(_host_datasets(_named_items(datasets)), budget)
 
 
-def _windows(datasets: Iterable[HostData], budget: float, count: int | None) -> Iterator[list[HostData]]:
+def _windows(datasets: Iterable[HostData], budget: float) -> Iterator[list[HostData]]:
     window: list[HostData] = []
     longest = row = 0
     for data in datasets:
@@ -35,9 +35,6 @@ def _windows(datasets: Iterable[HostData], budget: float, count: int | None) -> 
             yield window
             window, longest = [], data.n
         window.append(data)
-        if len(window) == count:
-            yield window
-            window, longest = [], 0
     if window:
         yield window
 
@@ -98,8 +95,8 @@ class Unread(NamedTuple):
         return np.broadcast_to(np.asarray(np.nan, self.dtype), (len(self.places), self.rows))
 
 
-def stacked(datasets: Sequence[HostData], rows: int, lanes: int | None = None) -> Any:
-    """One `Data` of NumPy arrays with a leading dataset axis, each dataset padded to `rows`, and empty ones up to `lanes`.
+def stacked(datasets: Sequence[HostData], rows: int) -> Any:
+    """One `Data` of NumPy arrays with a leading dataset axis, each dataset padded to `rows`.
 
     Padding rows of x copy the dataset's first row that counts, as in `Data`; where there is none, they are 0. Datasets that
     are still to be read stay where they are, as `Unread`.
@@ -110,10 +107,7 @@ def stacked(datasets: Sequence[HostData], rows: int, lanes: int | None = None) -
     longest = max(datasets, key=lambda data: data.n)
     if longest.n > rows:
         raise ValueError(f"{longest.name} has {longest.n} rows: it does not fit into {rows}.")
-    lanes = len(datasets) if lanes is None else lanes
-    if lanes < len(datasets):
-        raise ValueError(f"{len(datasets)} datasets do not fit into a batch of {lanes}.")
-
+    lanes = len(datasets)
     like, structure = jax.tree.flatten(longest.x)
     # All are empty, and an x of shape `(0,)` says nothing of columns.
     like = [leaf[:, None] if longest.n == 0 and leaf.ndim == 1 else leaf for leaf in like]

@@ -31,16 +31,26 @@ def asked(
     executor: Executor | None,
     given: Any = None,
     rows: int = 0,
+    show: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Part], dict[int, Any]]:
-    """`function(model, data, *given, *settings)` of every dataset, and the results of those without an answer, by number."""
-    devices = jax.local_devices()[:1]
+    """`function(model, data, *given, *settings)` of every dataset, and the results of those without an answer, by number.
+
+    `show` is called with how many datasets have just ended.
+    """
+    devices = jax.local_devices()
     room = room_for(executor, devices, None, _BUDGET)
     solver = next((setting for setting in settings if isinstance(setting, AbstractSolver)), Cholesky())
     blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, solver=solver, given=given)
     workers = room.workers_for(max(bytes_of(blocks, _MATRICES, solver), _MATRICES * 8 * solver.largest_matrix(rows) ** 2))
     parts: list[Part] = []
     spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
-    missing = run_blocks(spec, blocks, parts.append, executor=executor, devices=devices, workers=workers)
+
+    def take(part: Part) -> None:
+        parts.append(part)
+        show(len(part.numbers))
+
+    missing = run_blocks(spec, blocks, take, executor=executor, devices=devices, workers=workers)
+    show(len(missing))
     return parts, missing
 
 
@@ -59,6 +69,11 @@ class AskWork(Work):
         shape = tuple(leaf.shape for leaf in jax.tree.leaves((block.data, block.given)))
         answers = compiled_once(site, {shape: call})
         return answers[shape] if answers else call()
+
+    def named(self) -> dict[str, Any]:
+        solvers = [setting for setting in self.settings if isinstance(setting, AbstractSolver)]
+        quantities = [setting for setting in self.settings if not isinstance(setting, AbstractSolver)]
+        return {"model": self.common, "solver": solvers, "quantity": quantities}
 
 
 @partial(compiled, for_lanes=True)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from kernax._bars import many_bar
 from kernax.data import Data
 from kernax.data._host import HostData, host_rows
 from kernax.data._many import stacked_rows
@@ -25,7 +26,12 @@ from kernax.solvers import AbstractSolver, Cholesky, is_usable
 
 
 def condition_many(
-    models: Any, datasets: Any, solver: AbstractSolver | None = None, *, executor: Executor | None = None
+    models: Any,
+    datasets: Any,
+    solver: AbstractSolver | None = None,
+    *,
+    executor: Executor | None = None,
+    progress: bool = False,
 ) -> ConditionedMany:
     """Condition each model on its dataset: `condition`, many times.
 
@@ -37,6 +43,7 @@ def condition_many(
     - `datasets`: as in `fit_many`.
     - `solver`: `Cholesky()` by default.
     - `executor`: as in `fit_many`.
+    - `progress`: show a progress bar.
 
     **Returns:**
 
@@ -44,7 +51,8 @@ def condition_many(
     """
     own_models, every = _matched(models, datasets, executor)
     by_rows: dict[int, list[tuple[np.ndarray, Any]]] = {}
-    parts, missing = asked(_condition_lane, own_models, every, (solver or Cholesky(),), executor)
+    with many_bar(progress, len(every), "condition_many") as show:
+        parts, missing = asked(_condition_lane, own_models, every, (solver or Cholesky(),), executor, show=show)
     for numbers, part, _ in parts:
         by_rows.setdefault(part.data.mask.shape[1], []).append((numbers, part))
     batches = []
@@ -64,6 +72,7 @@ def predict_many(
     noisy: bool = False,
     solver: AbstractSolver | None = None,
     executor: Executor | None = None,
+    progress: bool = False,
 ) -> list[Prediction]:
     """Mean and variance of each model, conditioned on its dataset, at its own new points.
 
@@ -76,6 +85,7 @@ def predict_many(
     - `noisy`: predict targets, not the function.
     - `solver`: `Cholesky()` by default.
     - `executor`: as in `fit_many`.
+    - `progress`: show a progress bar.
 
     **Returns:**
 
@@ -86,20 +96,21 @@ def predict_many(
     check_groups(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
     answers: dict[int, Prediction] = {}
     counts = [num_rows(own) for own in points]
-    for new_rows, members in by_shape(every, counts, plan_rows(counts)):
+    with many_bar(progress, len(every), "predict_many") as show:
+        for new_rows, members in by_shape(every, counts, plan_rows(counts)):
 
-        def given(some: list[HostData], new_rows: int = new_rows) -> tuple[Any, ...]:
-            own = [points[data.number] for data in some]
-            return stacked_rows(own, new_rows), np.array([new_rows - num_rows(rows) for rows in own])
+            def given(some: list[HostData], new_rows: int = new_rows) -> tuple[Any, ...]:
+                own = [points[data.number] for data in some]
+                return stacked_rows(own, new_rows), np.array([new_rows - num_rows(rows) for rows in own])
 
-        settings = (solver or Cholesky(), noisy)
-        parts, missing = asked(_predict_lane, own_models, members, settings, executor, given, new_rows)
-        for number, why in missing.items():
-            answers[number] = _no_prediction(counts[number], every[number].y, why)
-        for numbers, how, _ in parts:
-            for i, number in enumerate(numbers):
-                result, count = as_result(np.asarray(how.result._value[i])), counts[number]
-                answers[number] = Prediction(how.mean[i, :count], how.variance[i, :count], how.num_clamped[i], result)
+            settings = (solver or Cholesky(), noisy)
+            parts, missing = asked(_predict_lane, own_models, members, settings, executor, given, new_rows, show)
+            for number, why in missing.items():
+                answers[number] = _no_prediction(counts[number], every[number].y, why)
+            for numbers, how, _ in parts:
+                for i, number in enumerate(numbers):
+                    result, count = as_result(np.asarray(how.result._value[i])), counts[number]
+                    answers[number] = Prediction(how.mean[i, :count], how.variance[i, :count], how.num_clamped[i], result)
     return [answers[data.number] for data in every]
 
 
@@ -110,6 +121,7 @@ def score_many(
     *,
     solver: AbstractSolver | None = None,
     executor: Executor | None = None,
+    progress: bool = False,
 ) -> Float[np.ndarray, " b"]:
     """A number for each dataset: a quantity of its model, conditioned on it.
 
@@ -121,6 +133,7 @@ def score_many(
       padded datasets: it is to count rows by `c.data.mask`.
     - `solver`: `Cholesky()` by default.
     - `executor`: as in `fit_many`.
+    - `progress`: show a progress bar.
 
     **Returns:**
 
@@ -128,7 +141,10 @@ def score_many(
     """
     own_models, every = _matched(models, datasets, executor)
     scores = np.full(len(every), np.nan, own_models.dtype)
-    for numbers, values, _ in asked(_score_lane, own_models, every, (quantity, solver or Cholesky()), executor)[0]:
+    settings = (quantity, solver or Cholesky())
+    with many_bar(progress, len(every), "score_many") as show:
+        parts, _ = asked(_score_lane, own_models, every, settings, executor, show=show)
+    for numbers, values, _ in parts:
         scores[numbers] = values
     return scores
 

@@ -42,22 +42,17 @@ class Checkpoint:
         """All results written so far, in the structure of `like`."""
         found = []
         for path in sorted(self._folder.glob("part-*.npz")):
-            try:
-                with np.load(path, allow_pickle=False) as arrays:
-                    leaves = [arrays[f"leaf_{i}"] for i in range(len(arrays.files) - 2)]
-                    numbers, digests = arrays["numbers"], arrays["digests"]
-            except Exception as error:
-                raise ValueError(f"{path} is damaged ({error}): delete it, and its datasets are fitted again.") from error
+            arrays = read_arrays(path, "its datasets are fitted again")
+            numbers, digests = arrays.pop("numbers"), arrays.pop("digests")
+            leaves = [arrays[f"leaf_{i}"] for i in range(len(arrays))]
             found.append(Part(numbers, jax.tree.unflatten(jax.tree.structure(like), leaves), digests))
         return found
 
     def write(self, part: Part) -> None:
         """Keep these results."""
-        leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
+        leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part.results))}
         path = self._folder / f"part-{int(part.numbers.min()):08d}-{uuid.uuid4().hex[:8]}.npz"
-
-        leaves |= {"numbers": part.numbers, "digests": part.digests}
-        write_file(path, lambda file: np.savez(file, **leaves))
+        write_arrays(path, leaves | {"numbers": part.numbers, "digests": part.digests})
 
 
 def claimed(folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]) -> Path:
@@ -107,6 +102,20 @@ def _change(name: str, old: Any, new: Any) -> str:
     if isinstance(old, list) or isinstance(new, list):  # digests, which tell a reader nothing
         return f"{name} is {'new' if old is None else 'gone' if new is None else 'not the same'}"
     return f"{name} there: {old}; here: {new}"
+
+
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Keep arrays by their names in a file."""
+    write_file(path, lambda file: np.savez(file, **arrays))
+
+
+def read_arrays(path: Path, then: str) -> dict[str, np.ndarray]:
+    """The arrays of a file, by their names. If it is damaged, `ValueError` says what happens `then` if it is deleted."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except Exception as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, and {then}.") from error
 
 
 def write_file(path: Path, write: Callable[[Any], Any]) -> None:

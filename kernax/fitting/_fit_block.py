@@ -8,6 +8,7 @@ that are left into fewer places would save a little at the end, and cost a compi
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -60,24 +61,30 @@ class FitWork(Work):
         count, starts, packing = len(block.data.mask), self.request.restarts + 1, self._packing
         datasets = np.repeat(np.arange(count), starts)
         self._compile(block, datasets, site)
-        rows = self._first_states(block)
+        rows = self._first_states(block, site)
         running = packing.unpack(rows).running  # a view
         running[len(block.numbers) * starts :] = False  # lanes that only fill up the block
         self._advance(rows, block, datasets, site)
-        return jax.tree.map(np.asarray, self._ended(rows, block))
+        return jax.tree.map(np.asarray, self._ended(rows, block, site))
+
+    def named(self) -> dict[str, Any]:
+        request = self.request
+        given = {"objective": request.objective, "solver": request.solver, "optimiser": request.optimiser}
+        return {"model": (self.example, self.trainable), **given}
 
     def _compile(self, block: Block, datasets: np.ndarray, site: Site) -> None:
         """Have all programs of the block compiled, by running them on lanes that are at rest."""
         lanes = datasets[: block.width] if site.at_once else datasets
         count, rows = len(datasets), block.data.mask.shape[1]
+        rows_of_start = rows if self.request.initialise else 0
 
         def advanced() -> Any:
             return self._advanced(self._packing.zeros(len(lanes)), _on_device(block, lanes), 1, site.at_once)
 
         programs = {
             (advance_lanes, len(lanes), rows, site.device): advanced,
-            (first_states, count, rows if self.request.initialise else 0, site.device): lambda: self._first_states(block),
-            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), block),
+            (first_states, count, rows_of_start, site.device): lambda: self._first_states(block, site),
+            (ended, count, 0, site.device): lambda: self._ended(self._packing.zeros(count), block, site),
         }
         compiled_once(site, programs)
 
@@ -94,21 +101,21 @@ class FitWork(Work):
     @functools.cached_property
     def _common_states(self) -> Vectors:
         """The first states of a dataset, if they are the same for all."""
-        return self._states(None, None)
+        return self._states(None, None, False)
 
-    def _first_states(self, block: Block) -> Vectors:
+    def _first_states(self, block: Block, site: Site) -> Vectors:
         """Packed first states of every start of every dataset, as NumPy rows."""
         count = len(block.data.mask)
         if self.request.initialise or jax.tree.leaves(block.own):
-            rows = self._states(block.own, block.data if self.request.initialise else None)
+            rows = self._states(block.own, block.data if self.request.initialise else None, site.at_once)
         else:
             rows = tuple(np.broadcast_to(row, (count, *row.shape)) for row in self._common_states)
         return tuple(np.array(row).reshape(count * (self.request.restarts + 1), -1) for row in rows)
 
-    def _states(self, own: Any, data: Data | None) -> Vectors:
+    def _states(self, own: Any, data: Data | None, at_once: bool) -> Vectors:
         request = self.request
         how = (self.common, self.trainable, request.restarts, request.key_of_starts, self.dtype, self.rules, self._packing)
-        return tuple(np.asarray(row) for row in first_states(own, data, *how))
+        return tuple(np.asarray(row) for row in first_states(own, data, *how, at_once))
 
     def _advance(self, rows: Vectors, block: Block, datasets: np.ndarray, site: Site) -> None:
         """All lanes to their end, in place."""
@@ -136,9 +143,9 @@ class FitWork(Work):
         how = (self.common, jnp.asarray(np.int32(turns)), self._packing, *problem, self.rules, at_once)
         return advance_lanes(rows, *ready, *how)
 
-    def _ended(self, rows: Vectors, block: Block) -> Ended:
+    def _ended(self, rows: Vectors, block: Block, site: Site) -> Ended:
         by_dataset = tuple(row.reshape(len(block.data.mask), self.request.restarts + 1, *row.shape[1:]) for row in rows)
-        return ended(by_dataset, block.own, self.common, self._packing, self.trainable, self.rules)
+        return ended(by_dataset, block.own, self.common, self._packing, self.trainable, self.rules, site.at_once)
 
 
 def _on_device(block: Block, datasets: np.ndarray) -> tuple[Data, Any]:
@@ -157,10 +164,12 @@ def first_states(
     dtype: Any,
     rules: Rules,
     packing: Packing,
+    at_once: bool,
 ) -> Vectors:
     """The packed first states of every start: of a batch of datasets, or of one if nothing is their own."""
 
-    def dataset(own: Any, data: Data | None) -> Vectors:
+    def dataset(lane: tuple[Any, Data | None]) -> Vectors:
+        own, data = lane
         model: Any = as_dtype(eqx.combine(own, common), dtype)
         # What is held keeps the given values: only the free parameters are read off.
         model = model if data is None else initialise(model, data)
@@ -168,7 +177,9 @@ def first_states(
         frees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starting_points(model, free, restarts, key))
         return jax.vmap(lambda free: packing.pack(start(free, dtype, rules, key)))(frees)
 
-    return dataset(own, data) if data is None and own is None else jax.vmap(dataset)(own, data)
+    if data is None and own is None:
+        return dataset((own, data))
+    return _for_each(dataset, (own, data), at_once)
 
 
 @functools.partial(compiled, for_lanes=True)
@@ -190,16 +201,31 @@ def advance_lanes(
         held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
         return advance(rows, packing, Problem(held, data, objective, solver), rules, packing.unpack(rows).step + turns)
 
-    return jax.vmap(lane)((rows, data, own)) if at_once else jax.lax.map(lane, (rows, data, own))
+    return _for_each(lane, (rows, data, own), at_once)
 
 
 @compiled
-def ended(rows: Vectors, own: Any, common: AbstractModel, packing: Packing, trainable: AbstractModel, rules: Rules) -> Ended:
+def ended(
+    rows: Vectors,
+    own: Any,
+    common: AbstractModel,
+    packing: Packing,
+    trainable: AbstractModel,
+    rules: Rules,
+    at_once: bool,
+) -> Ended:
     """How the best start of each dataset has ended."""
 
-    def dataset(rows: Vectors, own: Any) -> Ended:
+    def dataset(lane: tuple[Vectors, Any]) -> Ended:
+        rows, own = lane
         held: Any = eqx.partition(eqx.combine(own, common), trainable)[1]
         lanes = [packing.unpack(tuple(row[start] for row in rows)) for start in range(len(rows[0]))]
         return eqx.filter(best_of(lanes, held, rules)[0], eqx.is_array)
 
-    return jax.vmap(dataset)(rows, own)
+    return _for_each(dataset, (rows, own), at_once)
+
+
+def _for_each(function: Callable[[Any], Any], lanes: Any, at_once: bool) -> Any:
+    """The function of every lane. One after another they do not depend on each other by a single bit: under `vmap` the last
+    few of an array are computed in another way than the others."""
+    return jax.vmap(function)(lanes) if at_once else jax.lax.map(function, lanes)

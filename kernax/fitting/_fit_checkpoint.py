@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from kernax.fitting._checkpoint import claimed, write_file
+from kernax.fitting._checkpoint import claimed, read_arrays, write_arrays
 from kernax.fitting._packing import Vectors
 
 _WRITE_EVERY = 2.0
 """Seconds between two writes, at the least."""
+_THEN = "the fit begins again"
 
 
 class FitCheckpoint:
@@ -30,7 +31,10 @@ class FitCheckpoint:
 
     def __init__(self, folder: str | os.PathLike, identity: dict[str, Any], about: dict[str, Any]):
         self._path = claimed(folder, identity, about) / "state.npz"
-        self._states = _read(self._path)
+        self._states: dict[str, Vectors] = {}
+        for name, vector in read_arrays(self._path, _THEN).items() if self._path.exists() else ():
+            start = name.rpartition(",")[0]
+            self._states[start] = (*self._states.get(start, ()), vector)
         self._lock, self._written = threading.Lock(), -np.inf
 
     def resumed(self, name: str, state: Vectors) -> Vectors:
@@ -38,7 +42,7 @@ class FitCheckpoint:
         kept = self._states.get(name, state)
         forms = [[(vector.shape, vector.dtype) for vector in vectors] for vectors in (kept, state)]
         if forms[0] != forms[1]:
-            raise ValueError(_damaged(self._path, f"{name} has another form"))
+            raise ValueError(f"{self._path} is damaged ({name} has another form): delete it, and {_THEN}.")
         return kept
 
     def keep(self, name: str, state: Vectors) -> None:
@@ -54,26 +58,6 @@ class FitCheckpoint:
             self._write()
 
     def _write(self) -> None:
-        arrays: dict[str, Any] = {
-            f"{name}, vector {place}": vector for name, state in self._states.items() for place, vector in enumerate(state)
-        }
-        write_file(self._path, lambda file: np.savez(file, **arrays))
+        named = ((f"{name}, vector", state) for name, state in self._states.items())
+        write_arrays(self._path, {f"{name} {i}": vector for name, state in named for i, vector in enumerate(state)})
         self._written = time.monotonic()
-
-
-def _read(path: Any) -> dict[str, Vectors]:
-    states: dict[str, Vectors] = {}
-    if not path.exists():
-        return states
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for name in arrays.files:
-                start = name.rpartition(",")[0]
-                states[start] = (*states.get(start, ()), arrays[name])
-    except Exception as error:
-        raise ValueError(_damaged(path, error)) from error
-    return states
-
-
-def _damaged(path: Any, why: Any) -> str:
-    return f"{path} is damaged ({why}): delete it, and the fit begins again."

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from kernax.bijectors import Interval
 from kernax.data import Data
-from kernax.model import AbstractModel, check_model_and_data, condition
+from kernax.fitting._fitted import Fit
+from kernax.model import AbstractModel, check_model_and_data, condition, model_of
 from kernax.parameters import as_dtype, log_jacobian, log_prior, parameter_name, parameters, ravel, setting, split
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import AbstractSolver, is_usable
@@ -28,7 +29,7 @@ class LogPosterior(NamedTuple):
 
 
 def log_posterior(
-    model: AbstractModel, data: Data, *, trainable: Any = None, solver: AbstractSolver | None = None
+    model: AbstractModel | Fit[Any], data: Data, *, trainable: Any = None, solver: AbstractSolver | None = None
 ) -> LogPosterior:
     """The log-density of the posterior over hyperparameters, `log p(y | θ) + log p(θ)`, for samplers such as NUTS.
 
@@ -43,7 +44,7 @@ def log_posterior(
 
     **Arguments:**
 
-    - `model`: the model. Its parameters are the starting point.
+    - `model`: the model, or a `Fit`. Its parameters are the starting point.
     - `data`: the dataset.
     - `trainable`: a tree of booleans in the shape of the model, from `kx.freeze`; all parameters are free if `None`. The
       others keep their values.
@@ -53,9 +54,10 @@ def log_posterior(
 
     A `LogPosterior(density, start, rebuild)`.
     """
-    check_model_and_data(model, data, "log_posterior")
-    model = as_dtype(model, data.dtype)
-    flat = _without_prior(model, trainable)
+    given = model_of(model)
+    check_model_and_data(given, data, "log_posterior")
+    begin: AbstractModel = as_dtype(given, data.dtype)
+    flat = _without_prior(begin, trainable)
     if flat:
         warnings.warn(
             f"{', '.join(flat)} {'has' if len(flat) == 1 else 'have'} no prior, so that the posterior may be improper: give "
@@ -63,7 +65,7 @@ def log_posterior(
             "(trainable=kx.freeze(…)).",
             stacklevel=2,
         )
-    start, rebuild = ravel(model, trainable=trainable)
+    start, rebuild = ravel(begin, trainable=trainable)
 
     def density(vector: Float[Array, " k"]) -> Float[Array, ""]:
         proposed = rebuild(vector)

@@ -92,17 +92,18 @@ def fit_many(
     - `memory_budget`: the number of bytes that temporary matrices may take on a device at the same time. A quarter of it
       limits the data that is held in memory.
     - `executor`: where blocks of datasets are computed: any `concurrent.futures.Executor`, such as a process pool or Dask's
-      `client.get_executor()`; threads, one for each core, if `None`. The numbers are the same. A dataset whose worker
-      process dies twice is `lost`. Groups of a Parquet file are read by worker processes if they can; a group that cannot be
-      read at all is `unreadable`.
-    - `devices`: some of `jax.local_devices()`; all if `None`. With several processes (`jax.distributed`), each takes its
-      share of the same `datasets`.
+      `client.get_executor()`; threads, one for each core, if `None`. The numbers are the same to the last bit, unless
+      datasets are computed `together`. A dataset whose worker process dies twice is `lost`. Groups of a Parquet file are
+      read by worker processes if they can; a group that cannot be read at all is `unreadable`.
+    - `devices`: some of `jax.local_devices()`; all if `None`. Cannot be combined with an executor of other processes, which
+      use their own devices. With several processes (`jax.distributed`), each takes its share of the same `datasets`.
     - `together`: compute the datasets of a block at once under `vmap`, instead of one after another; if `None`, on
       accelerators only.
     - `checkpoint`: a folder in which results are saved as they arrive. The same call resumes an interrupted run, and returns
       at once if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or
       version of kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by
-      their code and by what they use: closed-over values, default arguments, global variables and other functions. So an
+      their code and by what they use: closed-over values, default arguments, global variables and other functions. Of a
+      module of your own the parts that they name (`helpers.scale`) count, or else (`getattr(helpers, name)`) all parts. An
       objective that changes a closed-over value while it runs (a counter) cannot resume in the same process, and one that
       uses an object without readable content (an open file, a generator) raises an error. Functions of installed packages
       are compared by name and version, those of JAX and NumPy by name only.
@@ -128,7 +129,7 @@ def fit_many(
         patience=patience,
         initialise=initialise,
     )
-    check_executor(executor)
+    check_executor(executor, devices)
     if isinstance(objective, Stochastic):
         objective.check_solver(solver)
     total = _number_of(datasets)

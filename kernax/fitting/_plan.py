@@ -21,7 +21,7 @@ _BLOCKS_OF_WORKER = 6
 _COST_OF_SHAPE, _COST_OF_SHAPE_BESIDE_OTHERS = 1.0, 0.5
 """Seconds by which a call takes longer if it compiles for one more shape; and if other workers compile at the same time."""
 _LONG = 1000
-"""Datasets of so many rows take long enough to be shared out one by one, if they are few."""
+"""Datasets of so many rows take long enough to be shared out one by one."""
 _NUMBERS_PER_ROW = 16
 """What a row takes beside the matrices, about."""
 _WIDEST = 1024
@@ -35,6 +35,8 @@ class Room(NamedTuple):
 
     workers: int
     """Blocks that are worked on at a time."""
+    planners: int
+    """Workers that shapes are planned for: those of this process, whatever the executor, so that all give the same bits."""
     at_once: bool
     """Whether the lanes of a block run together under `vmap`."""
     budget: float
@@ -61,9 +63,9 @@ class Room(NamedTuple):
 def room_for(executor: Executor | None, devices: Sequence[Any], together: bool | None, budget: float) -> Room:
     """What there is to compute on: the workers of an executor as far as it tells, or cores and devices of this process."""
     at_once = devices[0].platform != "cpu" if together is None else together
-    if executor is not None:
-        return Room(getattr(executor, "_max_workers", None) or cores(), at_once, budget)
-    return Room(len(devices) if at_once else max(cores(), len(devices)), at_once, budget)
+    here = len(devices) if at_once else max(cores(), len(devices))
+    workers = here if executor is None else getattr(executor, "_max_workers", None) or cores()
+    return Room(workers, here, at_once, budget)
 
 
 def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -72,13 +74,13 @@ def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] 
 
     def planned(cost_of_shape: float) -> tuple[int, ...]:
         # The workers share the work of the rows, but not that of compiling a shape.
-        plan = plan_rows(sizes, known=known, cost_of_shape=cost_of_shape, work=lambda rows: work(rows) / room.workers)
+        plan = plan_rows(sizes, known=known, cost_of_shape=cost_of_shape, work=lambda rows: work(rows) / room.planners)
         return tuple(sorted({*known, *plan}))
 
     # Workers compile one shape each at the same time, and the first that is done begins with the fits. (Processes compile
     # all of them. But the answers of threads and processes are to be equal to the bit, so they have the same shapes.)
     side_by_side = planned(_COST_OF_SHAPE_BESIDE_OTHERS)
-    return side_by_side if len(side_by_side) <= room.workers else planned(_COST_OF_SHAPE)
+    return side_by_side if len(side_by_side) <= room.planners else planned(_COST_OF_SHAPE)
 
 
 def blocks_of(
@@ -115,9 +117,8 @@ def blocks_of(
         bytes_per_lane = _bytes_per_lane(rows, members[0].y.dtype.itemsize, matrices, solver)
         # One size for all shapes on CPU, where fillers cost nothing: some programs do not depend on the rows.
         lanes, width = room.lanes(bytes_per_lane, len(members if room.at_once else datasets) * starts)
-        if rows >= _LONG and not room.at_once:
-            lanes = min(lanes, max(1, -(-len(members) * starts // room.workers)))
-        size = max(1, lanes // starts)
+        # One dataset or several must not depend on the workers: XLA unrolls a loop of one turn, which may round differently.
+        size = max(1, lanes // starts) if room.at_once else 1 if rows >= _LONG else max(2, lanes // starts)
         for begin in range(0, len(members), size):
             some = members[begin : begin + size]
             filled = some + [some[-1]] * (size - len(some))

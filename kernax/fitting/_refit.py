@@ -1,6 +1,7 @@
 """Fits that did not succeed, tried again."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -24,7 +25,8 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
     - `fits`: of an earlier call of `fit_many`.
     - `datasets`: all datasets of that call. (If the data has changed, values cannot be compared.)
     - `where`: which to try again: a mask, numbers or names; those that `failed` if `None`.
-    - `model`: where to start: one model for all, or one for each that is tried again; where the fits ended if `None`.
+    - `model`: where to start: one model for all, one for each that is tried again, or one for each dataset (such as other
+      `Fits`); where the fits ended if `None`.
     - `options`: those of `fit_many`. Objective, solver, optimiser and what is trainable are those of the first call unless
       given.
 
@@ -54,7 +56,7 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
         )
     some = [found[number] for number in numbers]
     before = fits[numbers]
-    after = fit_many(before if model is None else model, some, **options)
+    after = fit_many(before if model is None else _chosen(model, fits, numbers), some, **options)
     was, now = np.asarray(before.value), np.asarray(after.value)
     is_better = (now <= was) | ~np.isfinite(was)
     if fits.start_values.shape[1] != after.start_values.shape[1]:
@@ -70,3 +72,12 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
 
     nameless = [dataclasses.replace(some, keys=(), settings=after.settings) for some in (fits, after)]
     return dataclasses.replace(jax.tree.map(merged, *nameless), keys=fits.keys)
+
+
+def _chosen(model: Any, fits: Fits, numbers: np.ndarray) -> Any:
+    """Of models for all datasets, those of the chosen ones."""
+    if isinstance(model, Fits):
+        is_for_all = len(model) == len(fits) and model.keys != tuple(fits.keys[number] for number in numbers)
+        return model[numbers] if is_for_all else model
+    is_for_all = isinstance(model, Sequence) and len(model) == len(fits) != len(numbers)
+    return [model[number] for number in numbers] if is_for_all else model

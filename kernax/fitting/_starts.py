@@ -10,13 +10,14 @@ from jaxtyping import Array, Key
 from kernax._programs import compiled
 from kernax.bijectors import Real
 from kernax.data import Data
-from kernax.model import AbstractModel, check_model
+from kernax.fitting._fitted import Fit
+from kernax.model import AbstractModel, check_model, model_of
 from kernax.parameters import as_dtype, constrain, parameters, setting, unconstrain
 
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)
 
 
-def initialise(model: AnyModel, data: Data) -> AnyModel:
+def initialise(model: AnyModel | Fit[AnyModel], data: Data) -> AnyModel:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
     Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
@@ -27,15 +28,16 @@ def initialise(model: AnyModel, data: Data) -> AnyModel:
 
     **Arguments:**
 
-    - `model`: a `kx.Model`, or another model that `kx.fit` takes.
+    - `model`: a `kx.Model`, or another model that `kx.fit` takes, or a `Fit`.
     - `data`: what it is to be fitted to.
 
     **Returns:**
 
     A model like `model`, with other values.
     """
-    check_model(model, "initialise")
-    return _initialised(model, data)
+    given = model_of(model)
+    check_model(given, "initialise")
+    return _initialised(given, data)
 
 
 @compiled

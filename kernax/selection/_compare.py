@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, Model, check_model_and_data
+from kernax.model import Conditioned, Model, check_model_and_data, model_of
 from kernax.selection._discrepancy import mean_squared_residual
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import log_marginal_likelihood
@@ -56,7 +56,7 @@ class SelectorTable(Mapping[str, RidgeChoice]):
 
 
 def compare_selectors(
-    model: Model,
+    model: Model | Any,
     data: Data,
     *,
     ridges: Any = None,
@@ -73,7 +73,7 @@ def compare_selectors(
 
     **Arguments:**
 
-    - `model`: the kernel and a noise; its noise is only used as the default of `noise_variance`.
+    - `model`: the kernel and a noise, or a `kx.Fit`; its noise is only used as the default of `noise_variance`.
     - `data`: the rows to choose by.
     - `ridges`: the grid that brackets the optimum, `None` for one that suits the data.
     - `folds`: a number of folds, or a fold number for each row; 10 by default, or one fold a row if there are fewer rows.
@@ -85,6 +85,7 @@ def compare_selectors(
 
     A table. `table["gcv"]` is the [`kernax.selection.RidgeChoice`][] of that criterion.
     """
+    model = model_of(model)
     check_model_and_data(model, data, "compare_selectors")
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((model, data))):
         raise TypeError("compare_selectors cannot be traced, since it prints numbers: use select_ridge inside jit.")

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, Model, check_model_and_data, condition, recondition
+from kernax.model import Conditioned, Model, check_model_and_data, condition, model_of, recondition
 from kernax.noises import is_common
 from kernax.selection._discrepancy import discrepancy, mean_squared_residual
 from kernax.selection._kfold import Folds, as_folds, fold_mse, kfold_mse, mean_over_folds
@@ -64,7 +64,7 @@ class RidgeChoice(eqx.Module):
 
 
 def select_ridge(
-    model: Model,
+    model: Model | Any,
     data: Data,
     by: Selector | Callable[[Conditioned], Array] = "loo",
     *,
@@ -84,8 +84,9 @@ def select_ridge(
 
     **Arguments:**
 
-    - `model`, `data`: the model and the dataset. Bounds that `with_bijector` put on the noise are ignored: give a grid
-      within them.
+    - `model`: the model, or a `kx.Fit` of one. Bounds that `with_bijector` put on the noise are ignored: give a grid within
+      them.
+    - `data`: the dataset.
     - `by`: the criterion. `loo`, `gcv`, `kfold`, `likelihood` minimise `loo_mse`, `gcv`, `kfold_mse` and
       `negative_log_marginal_likelihood`; `l_curve` takes the corner of the L-curve; `discrepancy` the ridge whose mean
       squared residual is `noise_variance`. A function of a `Conditioned` that returns a scalar is minimised.
@@ -100,6 +101,7 @@ def select_ridge(
 
     A `RidgeChoice`.
     """
+    model = model_of(model)
     check_model_and_data(model, data, "select_ridge")
     if by not in SELECTORS and not callable(by):
         raise ValueError(f"by must be one of {', '.join(SELECTORS)}, or a function of a Conditioned, got {by!r}.")

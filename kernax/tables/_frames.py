@@ -5,7 +5,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from kernax.tables._many import fit_table_many
+from kernax.solvers import Result, result_name
+from kernax.tables._columns import group_names, missing_rows, read_values
+from kernax.tables._dates import UNITS
+from kernax.tables._design import as_names, feature_names, with_categories
+from kernax.tables._errors import TableError
+from kernax.tables._many import LEAST_ROWS, fit_table_many
+from kernax.tables._read import Table, as_table
 
 _SQL = {"f8": "double", "f4": "float", "i8": "bigint", "i4": "int", "b1": "boolean"}
 
@@ -21,17 +27,48 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
     - `frame`: a pandas frame with the rows of some groups.
     - `target`, `by`: the names of the target column and of the column that names the groups.
     - `float64`: compute in double precision, whatever JAX is set to in the worker.
-    - `options`: those of `fit_table_many`.
+    - `options`: those of `fit_table_many`. If there is a column of dates, `date_unit` is required, so that all groups have
+      the same unit.
 
     **Returns:**
 
     A pandas frame with the columns of `ManyTableFits.table()`: the group, how its fit ended, and every parameter in the
-    units of the table.
+    units of the table. A group with fewer than two rows that lack no value has the status `too_few_rows`, and NaN as
+    parameters. Raises `TableError` for a frame that cannot be used as asked; a missing value is one, unless rows that lack
+    values are left out with `missing="drop"`.
     """
     import pandas as pd
 
+    read = with_categories(as_table(frame), options.get("categories", ()))
+    ignored = [by, *(as_names(options.get("ignore")) or [])]
+    names = feature_names(read, target, as_names(options.get("columns")), ignored)
+    if options.get("date_unit") is None:
+        _check_that_none_is_a_date(read, names)
+    complete = _complete(read, [*names, target])
+    named = _complete(read, [by])
+    groups = np.full(read.num_rows, None, object)
+    groups[named] = group_names(read.taken(np.flatnonzero(named)), by)
+    order = [name for name in dict.fromkeys(groups) if name is not None]
+    counts = {name: int(np.sum(complete & (groups == name))) for name in order}
+    few = [name for name in order if counts[name] < LEAST_ROWS]
+    if options.get("missing") != "drop":
+        few = [name for name in few if complete[groups == name].all()]  # the others raise an error
     with jax.enable_x64(float64):
-        return pd.DataFrame(fit_table_many(frame, target, by, **options).table())
+        if not few:
+            return pd.DataFrame(fit_table_many(frame, target, by, **options).table())
+        if len(few) == len(order):
+            standing_in = _filled(frame.iloc[np.flatnonzero(named)], [*names, target]).iloc[[0, 0]]
+            quick: dict[str, Any] = {**options, "max_steps": 1, "restarts": 0}
+            fitted = pd.DataFrame(fit_table_many(standing_in, target, by, **quick).table()).iloc[:0]
+        else:
+            fitted = pd.DataFrame(fit_table_many(frame[~np.isin(groups, few)], target, by, **options).table())
+    known = {"dataset": few, "rows": [counts[name] for name in few], "result": result_name(Result.too_few_rows)}
+    known |= {"at_bound": "", "num_steps": 0}
+    unknown = {name: np.nan for name in fitted.columns if name not in known}
+    without = pd.DataFrame(known | unknown)[list(fitted.columns)].astype(fitted.dtypes.to_dict())
+    if not len(fitted):
+        return without
+    return pd.concat([fitted, without]).set_index("dataset", drop=False).loc[order].reset_index(drop=True)
 
 
 def frame_schema(sample: Any, target: str, by: str, *, float64: bool = True, **options: Any) -> str:
@@ -46,7 +83,33 @@ def frame_schema(sample: Any, target: str, by: str, *, float64: bool = True, **o
 
     Text, such as ``"`dataset` string, `value` double"``.
     """
-    with jax.enable_x64(float64):
-        columns = fit_table_many(sample, target, by, **options).table()
-    types = {name: _SQL.get(np.asarray(values).dtype.str[1:], "string") for name, values in columns.items()}
+    columns = fit_frame(sample, target, by, float64=float64, **options)
+    types = {name: _SQL.get(np.asarray(columns[name]).dtype.str[1:], "string") for name in columns.columns}
     return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+
+
+def _complete(table: Table, names: list[str]) -> np.ndarray:
+    """Which rows lack no value in these columns."""
+    complete = np.ones(table.num_rows, bool)
+    for rows in missing_rows(table, names).values():
+        complete[rows] = False
+    return complete
+
+
+def _check_that_none_is_a_date(table: Table, names: list[str]) -> None:
+    for name in names:
+        kept = np.flatnonzero(_complete(table, [name]))
+        if len(kept) and read_values(table.taken(kept), name)[1] in ("date", "zoned date"):
+            raise TableError(
+                f"{table.source}: column {name!r} has dates, and each frame would choose a unit for them by its own span: "
+                f"give date_unit={' or '.join(map(repr, UNITS))}."
+            )
+
+
+def _filled(frame: Any, names: list[str]) -> Any:
+    """Rows without missing values, to learn only which parameters there are."""
+    frame = frame.copy()
+    for name in names:
+        other = np.datetime64("2000-01-01") if frame[name].dtype.kind == "M" else 0.0
+        frame[name] = frame[name].ffill().bfill() if frame[name].notna().any() else [other] * len(frame)
+    return frame

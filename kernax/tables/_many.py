@@ -28,7 +28,7 @@ from kernax.tables._read import Table, as_table
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
 
-_LEAST_ROWS = 2
+LEAST_ROWS = 2
 """Of a group: one row alone says nothing of how rows differ."""
 
 
@@ -101,7 +101,7 @@ class ManyTableFits(eqx.Module):
     @property
     def is_known(self) -> np.ndarray:
         """Which groups have a model to predict from."""
-        return np.isfinite(np.asarray(self.fits.value)) & (self.sizes >= _LEAST_ROWS)
+        return np.isfinite(np.asarray(self.fits.value)) & (self.sizes >= LEAST_ROWS)
 
     def report(self) -> Report:
         """What `kx.report` says of the fits, in the units of the table."""
@@ -140,7 +140,7 @@ class ManyTableFits(eqx.Module):
             mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
         mean[~self.is_known[numbers]] = variance[~self.is_known[numbers]] = np.nan
         lost = int(np.sum(~np.isfinite(mean)))
-        few = f", or that had fewer than {_LEAST_ROWS} rows"
+        few = f", or that had fewer than {LEAST_ROWS} rows"
         notes = (*notes, f"{lost} rows belong to groups whose fit failed{few}: they are left blank") if lost else notes
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
@@ -282,9 +282,9 @@ def fit_table_many(
     if select in BLIND_TO_SCALE:
         fits = fits if is_held else _calibrated(fits, list(datasets.values()))
         notes = (*notes, note_on_variances(select, is_held))
-    few = np.sum(sizes < _LEAST_ROWS)
+    few = np.sum(sizes < LEAST_ROWS)
     if few:
-        less = f"{few} of {len(datasets)} groups have fewer than {_LEAST_ROWS} rows"
+        less = f"{few} of {len(datasets)} groups have fewer than {LEAST_ROWS} rows"
         notes = (*notes, f"{less}: nothing is predicted for them")
     return ManyTableFits(
         fits=fits,

@@ -380,6 +380,80 @@ def test_h51_another_content_is_refused_by_name(kept, no_fit):
         resumed(folder, model=2.0)
 
 
+# What an objective uses, `SCALE` of a module or VALUE, and the ways in which it gets there.
+WITH_HELPERS = "import functools, importlib, sys\nimport helpers_of_a_user\nimport package_of_a_user.part\n"
+REACHED = {
+    "a list in a closure": "def make(numbers): return lambda c: numbers[1][0] * c\nthing = make([1.0, [VALUE]])",
+    "a default argument": "def thing(c, scale=VALUE): return scale * c",
+    "a helper in another module": "def thing(c): return helpers_of_a_user.helper(c)",
+    "an attribute of a class there": "def thing(c): return helpers_of_a_user.Config.scale * c",
+    "getattr": "def thing(c): return getattr(helpers_of_a_user, 'SCALE') * c",
+    "getattr of a submodule": "def thing(c): return getattr(package_of_a_user.part, 'SCALE') * c",
+    "getattr within": "def thing(c):\n    import helpers_of_a_user as h\n    return getattr(h, 'SCALE') * c",
+    "getattr of a part": "def thing(c):\n    from package_of_a_user import part as h\n    return getattr(h, 'SCALE') * c",
+    "vars": "def thing(c): return vars(helpers_of_a_user)['SCALE'] * c",
+    "__dict__": "def thing(c): return helpers_of_a_user.__dict__['SCALE'] * c",
+    "another name": "def thing(c):\n    h = helpers_of_a_user\n    return h.SCALE * c",
+    "a dictionary": "modules = {'h': helpers_of_a_user}\ndef thing(c): return modules['h'].SCALE * c",
+    "a closure": "def make(h): return lambda c: (lambda: getattr(h, 'SCALE') * c)()\nthing = make(helpers_of_a_user)",
+    "a module as default argument": "def thing(c, h=helpers_of_a_user): return h.SCALE * c",
+    "a module as argument": "def loss(c, h): return h.SCALE * c\nthing = functools.partial(loss, h=helpers_of_a_user)",
+    "a class": """
+class Loss:
+    h = helpers_of_a_user
+    def __call__(self, c):
+        return self.h.SCALE * c
+thing = Loss()
+""",
+    "sys.modules": "def thing(c): return sys.modules['helpers_of_a_user'].SCALE * c",
+    "import_module": "def thing(c): return importlib.import_module('helpers_of_a_user').SCALE * c",
+    "globals": "SCALE = VALUE\ndef thing(c): return globals()['SCALE'] * c",
+    "eval": "SCALE = VALUE\ndef thing(c): return eval('SCALE') * c",
+}
+HELPERS = """
+SCALE = {value}
+class Config:
+    scale = {value}
+def helper(c):
+    return second(c)
+def second(c):
+    return SCALE * c
+"""
+
+
+def reached(source, value, folder, monkeypatch, helpers=HELPERS):
+    """The objective of a source, whose helper modules have this value."""
+    (folder / "package_of_a_user").mkdir(exist_ok=True)
+    (folder / "package_of_a_user" / "__init__.py").write_text("")
+    for path in (folder / "helpers_of_a_user.py", folder / "package_of_a_user" / "part.py"):
+        path.write_text(helpers.format(value=value))
+        os.utime(path, (0, value))  # Python tells sources of the same length apart by their age
+    for name in [name for name in sys.modules if "_of_a_user" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    return run(WITH_HELPERS + source, value).thing
+
+
+@pytest.mark.parametrize("source", REACHED.values(), ids=REACHED)
+def test_h51_whatever_an_objective_reaches_is_compared(source, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_many, "run_blocks", lambda *given, **options: {})  # which functions there are is known before
+    for value in (1.0, 1.0):
+        resumed(tmp_path / "kept", objective=reached(source, value, tmp_path, monkeypatch))
+    with pytest.raises(ValueError, match="differs in objective"):
+        resumed(tmp_path / "kept", objective=reached(source, 2.0, tmp_path, monkeypatch))
+
+
+def test_h51_a_module_that_cannot_be_read_is_refused_if_it_counts_whole(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_many, "run_blocks", lambda *given, **options: {})
+    unreadable = "import threading\nLOCK = threading.Lock()\nSCALE = {value}"
+    words = r"cannot record LOCK of the module helpers_of_a_user: .* All of the module helpers_of_a_user counts, since it is"
+    with pytest.raises(ValueError, match=words):
+        resumed(tmp_path / "kept", objective=reached(REACHED["getattr"], 1.0, tmp_path, monkeypatch, unreadable))
+    named = "def thing(c): return helpers_of_a_user.SCALE * c"
+    resumed(tmp_path / "kept", objective=reached(named, 1.0, tmp_path, monkeypatch, unreadable))
+
+
 def test_h51_another_version_is_refused(kept, no_fit, monkeypatch):
     folder, fits = kept
     monkeypatch.setattr(_checkpoint, "__version__", "99.0")

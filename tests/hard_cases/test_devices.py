@@ -127,7 +127,13 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
             fit = kx.fit_many(model(), sets()[:7], shared=True, max_steps=6)
             return {"value": float(fit.value), "used": sorted(used)}
 
+        def predicted():
+            lanes[:] = 0
+            answers = kx.predict_many(model(), sets(), np.full((1, 1), 0.5))
+            return {"mean": [float(one.mean[0]) for one in answers], "lanes": lanes.tolist()}
+
         print(json.dumps([
+            predicted(),
             answers(),
             answers(together=True, memory_budget=4 * 10 * 8 * 16**2),
             answers(devices=jax.devices()[2:3]),
@@ -135,7 +141,10 @@ def test_lanes_are_shared_out_to_all_devices_and_the_answers_are_the_same(alone)
         ]))
     """
     with started(code, XLA_FLAGS="--xla_force_host_platform_device_count=3") as process:
-        apart, together, on_one, shared = answer(process)
+        predictions, apart, together, on_one, shared = answer(process)
+    assert all(predictions["lanes"])
+    here = [float(prediction.mean[0]) for prediction in kx.predict_many(model(), sets(), np.full((1, 1), 0.5))]
+    np.testing.assert_allclose(predictions["mean"], here, rtol=1e-12)
     assert shared["used"] == [0, 1, 2]
     np.testing.assert_allclose(shared["value"], kx.fit_many(model(), sets()[:7], shared=True, max_steps=6).value, rtol=1e-8)
     for fits in (apart, together, on_one):
