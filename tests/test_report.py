@@ -93,6 +93,50 @@ def test_units_are_those_of_the_table():
     }
 
 
+def test_a_report_says_what_was_standardised():
+    x_scales, y_scale = np.array([2.0, 5.0, 0.3]), 10.0
+    c = kx.condition(MODEL, DATA)
+    text = str(kx.report(c, target="heat"))
+    assert "standardised" not in text
+    assert "(density in 1/[heat] per row)" in text
+    scaled = entries(kx.report(c, target="heat", scales=(x_scales, y_scale)))
+    assert scaled["units"].startswith("the inputs and the target were standardised; ")
+    only_target = kx.report(c, scales=(None, y_scale))
+    assert entries(only_target)["units"].startswith("the target was standardised; ")
+    assert values(only_target)["noise"] == pytest.approx(100 * 0.1)
+    assert {p.name: p.unit for p in only_target.parameters}["rbf.lengthscale[0]"] == "x[0]"
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_a_target_that_looks_standardised_has_such_a_unit(ddof):
+    """Nobody said so, but measured targets do not have mean 0 and standard deviation 1 by chance."""
+    shifted = (Y - Y.mean()) / Y.std(ddof=ddof)
+    report = kx.report(kx.condition(MODEL, kx.Data(X, shifted)))
+    assert "mean 0 and standard deviation 1" in entries(report)["units"]
+    text = str(report)
+    assert "[standardised y]" in text
+    assert "[y]" not in text
+    assert {p.name: p.unit for p in report.parameters}["noise"] == "standardised y²"
+
+
+def test_many_fits_have_units():
+    fits = kx.fit_many(MODEL, [(X, Y), (X, 2 * Y)], max_steps=5)
+    names = {"columns": ["time", "depth", "salt"], "target": "heat"}
+    plain, scaled = kx.report(fits, **names), kx.report(fits, **names, scales=([2.0, 5.0, 0.3], 10.0))
+    noise, depth = (np.asarray(entries(plain)[name]) for name in ("noise", "rbf.lengthscale[1]"))
+    np.testing.assert_allclose(entries(scaled)["noise"], 100 * noise)
+    np.testing.assert_allclose(entries(scaled)["rbf.lengthscale[1]"], 5 * depth)
+    assert "[heat²] (quartiles)" in str(plain)
+    assert "units" not in entries(plain)
+    assert entries(scaled)["units"].startswith("the inputs and the target were standardised; objective, gradient and jitter")
+    (table,) = scaled.tables
+    assert {"value (standardised)", "gradient_norm (standardised)", "noise [heat²]", "rbf.lengthscale[0] [time]"} <= {
+        *table.columns
+    }
+    (table,) = plain.tables
+    assert {"value", "gradient_norm", "noise [heat²]"} <= {*table.columns}
+
+
 def test_units_of_some_columns_of_all_and_of_none():
     model = kx.Model(kx.Select(kx.Periodic(period=2.0), 1) * kx.RBF() + kx.Warp(kx.RBF(), jnp.tanh), 0.1)
     report = kx.report(kx.condition(model, DATA), columns=["a", "b", "c"], scales=([1.0, 3.0, 2.0], 1.0))
@@ -224,7 +268,7 @@ def test_as_html_and_as_json():
     assert page.count("<table") == page.count("</table>") == 1
     again = json.loads(json.dumps(report.as_dict(), allow_nan=False))
     assert again["advice"] == list(report.advice)
-    assert again["title"] == "Model of Scale, fitted"
+    assert again["title"] == "Gaussian process: rbf kernel, fitted"
 
 
 def test_a_model_without_its_targets(tmp_path):
