@@ -132,7 +132,8 @@ def gallery() -> tuple[str, dict[str, bytes]]:
         parts.append(f"## {section}")
         for code, entry in entries.items():
             use, drawing = (entry, _curves) if isinstance(entry, str) else entry
-            kernel, name = _made(code), f"gallery/{len(pictures) + 1}.svg"
+            kind = "curves" if drawing is _curves else "picture"
+            kernel, name = _made(code), f"gallery/{kind}_{len(pictures) + 1}.svg"
             pictures[name] = _picture(kernel, drawing)
             parts += [f"### {_title(code)}", use, f"```python\n{code}\n```"]
             if formula := _formula(kernel):

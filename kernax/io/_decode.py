@@ -167,7 +167,7 @@ def _allowed(name: str) -> Any:
         near = difflib.get_close_matches(name, names(), 1)
         hint = f" (nearest: {near[0]})" if near else ""
         raise FileError(
-            f"it names {name!r}, which is none of the classes and functions that are allowed{hint}: if it is your own, call "
+            f"it names {name!r}, which is not an allowed class or function{hint}: if it is your own, call "
             "kx.io.register with it before loading; if it is kernax's, upgrade kernax"
         )
     return thing

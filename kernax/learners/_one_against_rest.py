@@ -81,7 +81,7 @@ def labels_of(labels: Any, mask: Any, caller: str) -> tuple[np.ndarray, np.ndarr
     classes = np.unique(labels[counts])
     if len(classes) < 2:
         found = ", ".join(repr(label) for label in classes.tolist()) or "none"
-        raise ValueError(f"{caller} needs two classes or more, got {found}: there is nothing to tell apart.")
+        raise ValueError(f"{caller} got {found}: at least two classes are needed.")
     return labels, counts, classes
 
 

@@ -14,7 +14,7 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 def calibration(of: Any, *, ax: Any = None) -> Axes:
     """Draw the share of rows inside their leave-one-out interval, against the probability of the interval.
 
-    On the diagonal the intervals hold what they promise; below it they are too narrow, above it too wide. The grey band
+    On the diagonal the intervals are calibrated; below it they are too narrow, above it too wide. The grey band
     holds the whole curve with probability 0.95 if the model is right and rows are independent (Kolmogorov and Smirnov).
 
     **Arguments:**
