@@ -118,6 +118,10 @@ GALLERY: dict[str, dict[str, str | tuple[str, Callable[[Any], Any]]]] = {
 }
 
 
+_FORMULA_BELOW = (kx.kernels.SHO, kx.kernels.Gibbs, kx.NNGP)
+"""Kernels whose formula is in the second paragraph of the docstring."""
+
+
 def gallery() -> tuple[str, dict[str, bytes]]:
     """The page as Markdown, and its pictures by name."""
     parts = [
@@ -132,7 +136,7 @@ def gallery() -> tuple[str, dict[str, bytes]]:
         parts.append(f"## {section}")
         for code, entry in entries.items():
             use, drawing = (entry, _curves) if isinstance(entry, str) else entry
-            kind = "curves" if drawing is _curves else "picture"
+            kind = "curves" if drawing in (_curves, draw.of_a_smoothing_spline) else "picture"
             kernel, name = _made(code), f"gallery/{kind}_{len(pictures) + 1}.svg"
             pictures[name] = _picture(kernel, drawing)
             parts += [f"### {_title(code)}", use, f"```python\n{code}\n```"]
@@ -158,12 +162,14 @@ def _title(code: str) -> str:
 
 
 def _formula(kernel: kx.AbstractKernel) -> str:
-    """The first paragraph of the class's docstring; nothing for a kernel made of others."""
+    """The paragraph of the class's docstring that has the formula; nothing for a kernel made of others."""
     if isinstance(kernel, kx.kernels.Product) or isinstance(
         getattr(kernel, "transform", None), kx.kernels.LatitudeLongitude
     ):
         return ""
-    return (inspect.getdoc(type(kernel)) or "").split("\n\n")[0].replace("\n", " ")
+    paragraphs = (inspect.getdoc(type(kernel)) or "").split("\n\n")
+    number = 2 if isinstance(kernel, _FORMULA_BELOW) else 1
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs[:number])
 
 
 def _curves(kernel: kx.AbstractKernel) -> Any:

@@ -234,7 +234,7 @@ def _of_machine(c: Any) -> tuple[list[Entry], list[str]]:
         support, bound = int(c.num_support), int(np.sum(np.asarray(c.at_bound)))
         entries += [
             Entry("support vectors", f"{support}, of which {bound} at their bound", support),
-            Entry("objective", f"{float(c.objective):.6g}", float(c.objective)),
+            Entry("training objective", f"{float(c.objective):.6g}", float(c.objective)),
             Entry("duality gap", f"{float(c.duality_gap):.2g}", float(c.duality_gap)),
             Entry("KKT residual", f"{float(c.kkt_residual):.2g}", float(c.kkt_residual)),
         ]
@@ -256,8 +256,8 @@ def report_of_fits(fits: Fits, table: dict[str, np.ndarray], names: Names | None
         Entry("datasets", f"{len(fits)}, of {_range(table['rows'])} rows", len(fits)),
         Entry("results", ", ".join(f"{count} {name}" for count, name in ended), {name: count for count, name in ended}),
         Entry("evaluations", f"{_range(table['num_steps'])}, {int(table['num_steps'].sum())} in all"),
-        Entry("jitter", f"{np.sum(table['jitter'] > 0)} needed some", int(np.sum(table["jitter"] > 0))),
-        Entry("at a bound", f"{np.sum(table['at_bound'] != '')}", int(np.sum(table["at_bound"] != ""))),
+        Entry("jitter", f"added in {np.sum(table['jitter'] > 0)} fits", int(np.sum(table["jitter"] > 0))),
+        Entry("at a bound", f"{np.sum(table['at_bound'] != '')} fits", int(np.sum(table["at_bound"] != ""))),
     ]
     if names.scaled:
         of_fits = "objective, gradient and jitter are of standardised numbers, parameters are converted back"
