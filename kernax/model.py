@@ -306,7 +306,10 @@ def _how_it_went(conditioned: Any) -> str:
     steps = getattr(solution, "steps", 0)
     if solution is None or not is_concrete(steps) or np.ndim(steps) > 0 or int(steps) == 0:
         return ""
-    return f" ({int(steps)} steps, relative residual {float(solution.residual):.1e})"
+    remedy = ""
+    if result_name(conditioned.result) == "max_steps_reached":
+        remedy = "; a preconditioner of higher rank helps, such as kx.CG(kx.LowRank(2000))"
+    return f" ({int(steps)} steps, relative residual {float(solution.residual):.1e}{remedy})"
 
 
 def settled(solver: AbstractSolver, model: AbstractModel, data: Data, part: int | None = None) -> AbstractSolver:

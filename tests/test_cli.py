@@ -309,7 +309,7 @@ def test_advice_names_lines_and_likelihoods_are_of_the_tables_numbers(folder):
     (folder / "outlier.csv").write_text("t,y\n" + "".join(rows))
     words = ("-k", "fixed(400 * rbf(lengthscale=6))", "--noise", 4, "--missing", "drop")
     done = call("fit", folder / "outlier.csv", "-t", "y", "-o", folder / "outlier.kx", *words)
-    assert "lines far from what the others say, in standard deviations: 19 (+" in done.stdout
+    assert "lines far from their leave-one-out prediction, in standard deviations: 19 (+" in done.stdout
     kept = np.arange(30) != 4
     covariance = 400 * np.exp(-0.5 * ((t[kept, None] - t[kept]) / 6) ** 2) + 4 * np.eye(29)
     expected = scipy.stats.multivariate_normal(np.full(29, y[kept].mean()), covariance).logpdf(y[kept])

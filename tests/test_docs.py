@@ -7,10 +7,12 @@ does not run.
 
 import html
 import importlib
+import inspect
 import re
 import shlex
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -168,6 +170,31 @@ def test_every_public_name_is_in_the_reference():
             if type(found).__name__ != "module" and id(found) not in shown and f"{room}.{name}" not in listed:
                 missing.append(f"{room}.{name}")
     assert not missing
+
+
+def public_functions() -> dict[str, Callable[..., object]]:
+    """Every function that a package names in `__all__`, by its first name."""
+    found: dict[int, tuple[str, Callable[..., object]]] = {}
+    for room in ("kernax", *(f"kernax.{name}" for name in ROOMS)):
+        module = importlib.import_module(room)
+        for name in getattr(module, "__all__", []):
+            function = inspect.unwrap(getattr(module, name)) if callable(getattr(module, name)) else None
+            if inspect.isfunction(function):
+                found.setdefault(id(function), (f"{room}.{name}", function))
+    return dict(found.values())
+
+
+def test_every_public_function_describes_its_arguments_and_what_it_returns():
+    functions, wanting = public_functions(), []
+    assert len(functions) > 150
+    for name, function in functions.items():
+        text = inspect.getdoc(function) or ""
+        arguments = text.partition("**Arguments:**")[2].partition("**Returns:**")[0]
+        heads = "\n".join(line.partition(":")[0] for line in arguments.splitlines() if line.startswith("- "))
+        described = set(re.findall(r"`\*{0,2}(\w+)`", heads))
+        wanting += [f"{name}: {each}" for each in inspect.signature(function).parameters if each not in described]
+        wanting += [] if "**Returns:**" in text else [f"{name} does not say what it returns"]
+    assert not wanting
 
 
 def test_the_site_builds_without_a_warning(tmp_path, caplog, monkeypatch):

@@ -1,6 +1,8 @@
 """Fitting: the optimum that others find, whatever the optimiser, the layout and the objective."""
 
 import functools
+import re
+import warnings
 
 import chex
 import equinox as eqx
@@ -14,8 +16,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import kernax as kx
+from kernax._bars import progress_bar
 from kernax.fitting import _lanes, _rounds
 from kernax.learners import _pivoting
+from kernax.solvers import _suggest
 from tests.tables import points, targets
 
 X = points(40, seed=2)
@@ -168,9 +172,56 @@ def test_fits_under_jit_equal_eager_fits(fitted):
     assert np.isnan(np.asarray(inside.history)[int(inside.num_steps) :]).all()
 
 
-def test_the_progress_bar_shows_the_value(capsys):
-    kx.fit(MODEL, DATA, progress=True)
-    assert "value=" in capsys.readouterr().err
+def test_the_progress_bar_shows_evaluations_their_time_and_the_best_value(capsys, monkeypatch):
+    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    fitted = kx.fit(MODEL, DATA, progress=True)
+    shown = capsys.readouterr().err
+    assert "compiling" in shown
+    assert re.search(r"fit: \d+ evaluations in \d\d:\d\d, [\d.e-]+ s each, at most \d\d:\d\d left, value=", shown)
+    assert f"{int(fitted.num_steps)} evaluations" in shown
+    assert "/500" not in shown, "a share of max_steps would look like the progress of the fit"
+
+
+def test_the_time_of_an_evaluation_leaves_out_compilation_and_earlier_runs(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    with progress_bar(True, 500) as show:
+        show(100, 9.0, earlier=True)
+        now[0] = 20.0
+        show(1, 8.0)  # compiles for 20 seconds
+        now[0] = 30.0
+        show(10, 8.5)
+    shown = capsys.readouterr().err
+    assert "101 evaluations in 00:20, value=8" in shown
+    assert "111 evaluations in 00:30, 1 s each, at most 06:29 left, value=8" in shown
+
+
+@pytest.fixture
+def few_rows_are_many(monkeypatch):
+    monkeypatch.setattr(_suggest, "_SLOW_ROWS", 5)
+
+
+def test_a_dense_solver_with_many_rows_warns_once(few_rows_are_many, monkeypatch):
+    with pytest.warns(kx.solvers.SlowSolverWarning) as caught:
+        kx.fit(MODEL, DATA, max_steps=2, restarts=1)
+    (warning,) = [one for one in caught if one.category is kx.solvers.SlowSolverWarning]
+    assert warning.filename == __file__
+    said = f"kx.Cholesky() with {DATA.n} rows takes O(n³) per evaluation. progress=True shows progress."
+    assert str(warning.message) == said
+    monkeypatch.setattr(_suggest, "_FEW", 1)
+    monkeypatch.setattr(_suggest, "_FEW_OF_SERIES", 1)
+    monkeypatch.setattr(_suggest, "_MANY", 6)
+    with pytest.warns(kx.solvers.SlowSolverWarning, match=r"kx\.suggest_solver\(model, data\) suggests kx\.\w+\(\)\.$"):
+        kx.fit(MODEL, DATA, max_steps=2, progress=True)
+
+
+def test_no_warning_where_a_fit_is_fast_or_traced_or_shown(few_rows_are_many):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kx.fit(MODEL, DATA, max_steps=2, progress=True)
+        kx.fit(MODEL, DATA, max_steps=2, solver=kx.Vecchia(3))
+        jax.jit(lambda noise: kx.fit(kx.Model(MODEL.kernel, noise), DATA, max_steps=2).value)(0.1)
 
 
 @pytest.mark.parametrize(

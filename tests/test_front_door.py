@@ -87,7 +87,7 @@ def line_number() -> int:
     return frame.f_back.f_lineno
 
 
-def test_the_top_has_about_sixty_names():
+def test_the_top_has_the_names_of_every_day_and_no_others():
     shown = [name for name in dir(kx) if name != "__version__"]
     assert set(shown) == {*kx.__all__, "plot"}
     assert len(kx.__all__) == len(set(kx.__all__))

@@ -1,9 +1,11 @@
 """The search for a kernel: known structures are recovered, and scores and averages are what their formulas say."""
 
+import io
 import itertools
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -108,6 +110,40 @@ def test_co2_is_a_trend_and_a_season():
     assert periodic.period == pytest.approx(1.0, abs=0.01)
 
 
+# Monthly totals of international airline passengers in thousands, January 1949 to December 1960, a row for each year:
+# Series G of Box and Jenkins, Time Series Analysis (1970), often called AirPassengers.
+_YEARS = """
+112 118 132 129 121 135 148 148 136 119 104 118
+115 126 141 135 125 149 170 170 158 133 114 140
+145 150 178 163 172 178 199 199 184 162 146 166
+171 180 193 181 183 218 230 242 209 191 172 194
+196 196 236 235 229 243 264 272 237 211 180 201
+204 188 235 227 234 264 302 293 259 229 203 229
+242 233 267 269 270 315 364 347 312 274 237 278
+284 277 317 313 318 374 413 405 355 306 271 306
+315 301 356 348 355 422 465 467 404 347 305 336
+340 318 362 348 363 435 491 505 404 359 310 337
+360 342 406 396 420 472 548 559 463 407 362 405
+417 391 419 461 472 535 622 606 508 461 390 432
+"""
+PASSENGERS = np.loadtxt(io.StringIO(_YEARS)).ravel()
+
+
+def test_airline_passengers_are_a_trend_and_a_season_of_twelve_months():
+    """Their logarithms: the season grows with the number of passengers."""
+    months = np.arange(144.0)
+    search = kx.search_kernel(kx.Data(months[:, None], np.log(PASSENGERS)), **OPTIONS)
+    products = [set(product.split(" * ")) for product in search.tried[0].expression.split(" + ")]
+    assert any(product <= {"linear", "rbf"} for product in products), "a trend, straight or smooth"
+    assert any("periodic" in product for product in products)
+    kernels = jax.tree.leaves(search.best.model.kernel, is_leaf=lambda part: isinstance(part, kx.Periodic))
+    (season,) = [part for part in kernels if isinstance(part, kx.Periodic)]
+    assert season.period == pytest.approx(12.0, abs=0.1)
+    sentences = search.describe(columns=["time (months)"], target="log passengers")
+    assert any("a pattern that repeats every 12 months" in sentence.lower() for sentence in sentences)
+    assert len(sentences) >= len(products) + 1
+
+
 def test_many_are_as_each_alone_and_say_why_one_failed(search):
     x, y = made(0)
     unknown = np.where(np.arange(ROWS) == 4, np.nan, y)
@@ -160,6 +196,11 @@ def test_the_table_prints_and_has_every_structure(search):
     words = repr(search)
     assert words.splitlines()[2].startswith("linear + periodic")
     assert f"and {len(search.tried) - 10} more" in words
+    # The best structure in words, with a sentence for each summand.
+    assert "\nbest: linear + periodic\n" in words
+    assert words.endswith("\n".join(f"  {sentence}" for sentence in search.describe()))
+    assert any(sentence.startswith("A straight line explains") for sentence in search.describe())
+    assert any("repeats every 1.7 " in sentence for sentence in search.describe())
     assert "periodic.period" in str(kx.report(search.best))
 
 

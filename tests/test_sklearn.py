@@ -118,6 +118,36 @@ def test_a_fixed_process_is_that_of_scikit_learn(y, normalize_y):
         ours.predict(NEW, return_std=True, return_cov=True)
 
 
+def test_the_report_of_normalised_targets_is_in_the_units_of_y():
+    """That of the same process without normalisation, but for its level."""
+    y = 20 + 3 * Y
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    normal = ks.GaussianProcessRegressor(KERNEL, noise=0.1, optimise=False, normalize_y=True).fit(frame, y)
+    spread = np.std(y)
+    plain = kx.condition(kx.Model(spread**2 * KERNEL, 0.1 * spread**2), kx.Data(X, y - y.mean()))
+    found, wanted = kx.report(normal), kx.report(plain)
+    entries, expected = found.as_dict()["entries"], wanted.as_dict()["entries"]
+    for name in ("leave-one-out RMSE", "leave-one-out log density", "log marginal likelihood"):
+        close(entries[name], expected[name], 1e-6)
+    assert entries["units"].startswith("the target was standardised")
+    parameters = {p.name: p for p in found.parameters}
+    close(parameters["noise"].value, 0.1 * spread**2)
+    assert parameters["noise"].unit == "y²"
+    # Outputs with spreads of their own have no common unit.
+    two = kx.report(ks.GaussianProcessRegressor(KERNEL, noise=0.1, optimise=False, normalize_y=True).fit(X, TWO * [1, 5]))
+    assert "[standardised y]" in str(two)
+    assert "[y]" not in str(two)
+    fitted = ks.GaussianProcessRegressor(normalize_y=True, max_steps=30).fit(X, y)
+    assert "[standardised y]" in str(kx.report(fitted.fit_))
+    close(kx.report(fitted).as_dict()["entries"]["leave-one-out RMSE"], spread * _rmse(fitted.fit_))
+    with pytest.raises(NotFittedError):
+        ks.GaussianProcessRegressor().report()
+
+
+def _rmse(fit):
+    return kx.report(fit).as_dict()["entries"]["leave-one-out RMSE"]
+
+
 def test_noisy_predictions_are_those_of_a_white_kernel():
     ours = ks.GaussianProcessRegressor(KERNEL, noise=0.1, optimise=False).fit(X, Y)
     theirs = gaussian_process.GaussianProcessRegressor(THEIRS + kernels.WhiteKernel(0.1), optimizer=None).fit(X, Y)

@@ -38,6 +38,8 @@ ON_GRID = kx.Select(kx.RBF(), axis=0) * kx.Select(kx.Matern32(), axis=1)
         (kx.NNGP(), 200_000, 2, kx.CG(), "no lengthscales"),
         (1.0 * kx.Matern52() + kx.Linear(), 200_000, 8, kx.Vecchia(), "nearest neighbours"),
         (kx.RBF(), 200_000, 2, kx.Vecchia(), "kx.LowRank(rank=1000)"),
+        (kx.Matern52(), 9_999, 2, kx.Cholesky(), "exact"),
+        (kx.Matern52(), 10_000, 2, kx.Vecchia(), "nearest neighbours"),
     ],
 )
 def test_the_solver_follows_rows_columns_and_the_kernels_structure(kernel, rows, columns, solver, word):

@@ -30,7 +30,7 @@ from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel, check_model_and_data, condition, settled
 from kernax.parameters import as_dtype, split
 from kernax.selection import negative_log_marginal_likelihood
-from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory, throw_unless
+from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory, throw_unless, warn_if_slow
 
 M = TypeVar("M", bound=AbstractModel)
 
@@ -78,7 +78,8 @@ def fit(
     - `objective`: a function of a `Conditioned` that returns the scalar to minimise; the negative log marginal likelihood by
       default. Wrap it in `kx.fitting.Stochastic` if it is random at every step.
     - `optimiser`: any optax optimiser; L-BFGS if `None`.
-    - `solver`: how to condition; `kx.Cholesky()` if `None`.
+    - `solver`: how to condition; `kx.Cholesky()` if `None`. A dense solver with more than 5,000 rows takes minutes, which a
+      `kx.solvers.SlowSolverWarning` says.
     - `max_steps`: the maximum number of evaluations. With a solver that repeats its choice, this applies to the last round.
     - `gradient_tolerance`: the largest component that the gradient may have at convergence. If `None`: 1e-3 for likelihoods
       and 1e-5 for other objectives; in float32 0.1 and 1e-3; 0.1 for likelihoods with a solver that repeats its choice.
@@ -91,7 +92,7 @@ def fit(
     - `restarts`: the number of additional starts, drawn from the priors, or around the given model for parameters without a
       prior. The best result is returned.
     - `key`: random key for restarts and random objectives. The same key gives the same numbers.
-    - `progress`: show a progress bar.
+    - `progress`: show the number of evaluations, the time of each, and how long the fit can take at most.
     - `throw`: raise `FailedError` if there is no usable answer at all. With `False` the status is in `Fit.result`.
     - `checkpoint`: a folder in which the state of the fit is saved every few seconds and at its end. The same call resumes
       an interrupted run with the same numbers, and returns at once if that run was complete. If the folder belongs to
@@ -138,6 +139,8 @@ def fit(
             )
         frees, problem = _without_derivative((frees, problem))
         return fit_of(run_traced(frees, problem, rules, key), problem.held, rules)
+    if not isinstance(objective, Stochastic) or objective.rows is None:
+        warn_if_slow(model, data, solver, progress=progress)
     kept = None
     if checkpoint is not None:
         about: dict[str, Any] = {"model": described(model)}

@@ -164,7 +164,7 @@ def _drive(
     state: Vectors,
     packing: Packing,
     stop: threading.Event,
-    show: Callable[[int, float], None],
+    show: Callable[..., None],
     keep: Callable[[Vectors], None] | None,
 ) -> Vectors:
     """Advance in pieces of about half a second, one evaluation at the least. A piece that is cut off is lost; the state
@@ -173,7 +173,7 @@ def _drive(
     seen = on_host(packing, state)
     piece, done, is_first = 1, int(np.max(seen.step)), True
     if done:  # by an earlier run
-        show(done, float(np.min(seen.best.value)))
+        show(done, float(np.min(seen.best.value)), earlier=True)
     try:
         while np.any(seen.running) and (is_first or not stop.is_set()):
             begun, is_first = time.monotonic(), False

@@ -10,6 +10,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from kernax.plot._canvas import BLUE
+
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "legend.frameon": False,
@@ -51,6 +53,8 @@ def inline_svg(draw: Callable[[Figure], Any], name: str, label: str, size: tuple
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", text, count=1, flags=re.DOTALL)
     text = text.replace("xlink:href=", "href=").replace("stroke: #000000", "stroke: currentColor")
+    # The page has a brighter blue in dark mode.
+    text = text.replace(BLUE.lower(), f"var(--blue, {BLUE})")
     text = _FAMILY.sub("sans-serif", text)
     text = _NUMBERS.sub(lambda found: _shorter(found[0]), text)
     text = _ALIKE.sub(_with_common_style, re.sub(r">\s+<", "><", text))

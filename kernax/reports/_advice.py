@@ -43,22 +43,22 @@ def _meaning(parameter: Parameter, num_columns: int) -> str:
         return "widen its range (kx.with_bijector), unless it is meant to end there"
     match kind, parameter.bound:
         case "correlation", "upper":
-            return "the categories are almost alike; leave the column out and compare the leave-one-out scores"
+            return "the categories are almost the same; leave the column out and compare the leave-one-out scores"
         case "correlation", "lower":
-            return "rows of different categories do not inform each other; a fit of each category says the same"
+            return "different categories are treated as independent; a separate fit of each gives the same"
         case "lengthscale", "lower":
-            return "rows no longer inform each other; look for a wrong column or start from a longer one (kx.initialise)"
+            return "rows are treated as independent; look for a wrong column or start from a longer one (kx.initialise)"
         case "variance", "lower":
             return "this part of the kernel explains nothing; leave it out"
         case "part of the noise", "lower":
             return "the other parts of the noise explain all of it; leave this one out"
         case "noise", "lower":
             return (
-                "the fit goes through every row; if the targets are not exact, look for duplicates, give a prior "
+                "the fit goes through every target; if the targets are not exact, look for duplicates, give a prior "
                 "(kx.with_prior) or a floor (kx.with_bijector)"
             )
         case "noise" | "part of the noise", "upper":
-            return "all is taken for noise; look at the scale of the targets and at the kernel"
+            return "the model treats all variation as noise; check the scale of the targets and the kernel"
     return "widen its range (kx.with_bijector), hold it (kx.freeze), or give it a prior (kx.with_prior)"
 
 
@@ -79,8 +79,8 @@ def on_columns(c: Conditioned, names: Names) -> list[str]:
     flat = [term for term in terms(c) if term.change < _SMALL * min(spread, term.size) and term.size > 2 * _SMALL * spread]
     for term in flat:
         said.append(
-            f"{term.name} hardly varies over the data: it stands for a constant; give the model a mean (kx.means.Constant) "
-            "instead, a shorter start (kx.initialise), or more restarts."
+            f"{term.name} hardly varies over the data: it acts as a constant; give the model a mean (kx.means.Constant) "
+            "instead, start from a shorter lengthscale (kx.initialise), or use more restarts."
         )
     changes = along_columns(c) if len(names.columns) > 1 and not flat else None
     if changes is None:
@@ -89,7 +89,8 @@ def on_columns(c: Conditioned, names: Names) -> list[str]:
         if changes[i] < _SMALL * spread:
             said.append(
                 f"column {names.columns[i]} may be irrelevant: over its whole range the model changes by "
-                f"{changes[i] / spread:.2g} of the targets' deviation; leave it out and compare the leave-one-out scores."
+                f"{changes[i] / spread:.2g} standard deviations of the targets; leave it out and compare the "
+                "leave-one-out scores."
             )
     return said
 
@@ -100,8 +101,8 @@ def _on_neighbours(c: Conditioned, names: Names, x: np.ndarray) -> list[str]:
         return []
     gap = np.median(np.diff(np.unique(x[:, 0])))
     return [
-        f"{scale.name} is {scale.value / gap:.2g} of the usual distance between neighbouring rows: they hardly inform "
-        "each other, and predictions between them fall back to the mean; start from a longer one (kx.initialise)."
+        f"{scale.name} is {scale.value / gap:.2g} of the usual distance between neighbouring rows, so they are nearly "
+        "independent, and predictions between them fall back to the mean; start from a longer one (kx.initialise)."
         for scale in lengthscales(c.model, names)
         if scale.value < 0.2 * gap
     ]
@@ -112,10 +113,7 @@ def on_rounding(c: Conditioned, condition_number: float) -> list[str]:
     if condition_number * np.finfo(c.data.dtype).eps <= 0.01:
         return []
     wider = " or compute in float64" if c.data.dtype == np.float32 else ""
-    return [
-        f"the condition number, about {condition_number:.0e}, leaves few digits of the answers right: raise the noise"
-        f"{wider}."
-    ]
+    return [f"the condition number, about {condition_number:.0e}, leaves few correct digits: raise the noise{wider}."]
 
 
 def on_jitter(jitter: float) -> list[str]:
@@ -123,29 +121,29 @@ def on_jitter(jitter: float) -> list[str]:
     if not jitter > 0:
         return []
     return [
-        f"a jitter of {jitter:.2g} was needed: rows nearly repeat each other for this kernel; raise the noise, "
-        "take out duplicates, or use a rougher kernel (Matern52 for RBF)."
+        f"a jitter of {jitter:.2g} was needed: some rows are nearly the same to this kernel; raise the noise, "
+        "remove duplicate rows, or use a rougher kernel (Matern52 for RBF)."
     ]
 
 
 def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
-    """Bad predictions, intervals that do not hold what they promise, and outliers."""
+    """Bad predictions, intervals that are not calibrated, and outliers."""
     said, n = [], len(found.standardised)
     if found.explained < 0.1:
         said.append(
-            "left out, rows are predicted hardly better than by the mean of the targets: start from values that suit the "
+            "leave-one-out predictions are hardly better than the mean of the targets: start from values that suit the "
             "data (kx.initialise), or try other columns or another kernel."
         )
     missed = 0.95 - found.coverage[0.95]
     if missed > _MISSED and missed * n > 1 + 3 * np.sqrt(n * 0.95 * 0.05):
         said.append(
             f"the 95 % intervals cover only {100 * found.coverage[0.95]:.0f} % of the rows left out: they are too narrow; "
-            "outliers, or a kernel that is too smooth or too sure, are usual reasons."
+            "usual reasons are outliers, or a kernel that is too smooth."
         )
     if found.coverage[0.5] - 0.5 > max(_MISSED, 3 * np.sqrt(0.25 / n) + 1 / n) and missed < 0.02:
         said.append(
-            f"the 50 % intervals cover {100 * found.coverage[0.5]:.0f} % of the rows left out: they are too wide; outliers "
-            "that raise the noise are a usual reason, and so is an objective that does not judge the variances (kx.loo_mse)."
+            f"the 50 % intervals cover {100 * found.coverage[0.5]:.0f} % of the rows left out: they are too wide; usual "
+            "reasons are outliers that raise the noise, and an objective that ignores the variances (kx.loo_mse)."
         )
     far = np.argsort(-np.abs(found.standardised))[:_MOST_NAMED]
     far = far[np.abs(found.standardised[far]) > max(_OUTLIER, NormalDist().inv_cdf(1 - _CHANCE / (2 * n)))]
@@ -153,22 +151,22 @@ def on_scores(c: Conditioned, found: Scores, names: Names) -> list[str]:
         rows = found.rows if names.lines is None else names.lines[found.rows]
         named = ", ".join(f"{rows[i]} ({found.standardised[i]:+.1f})" for i in far)
         said.append(
-            f"{'rows' if names.lines is None else 'lines'} far from what the others say, in standard deviations: {named}: "
-            "look at them, or use a loss that forgives outliers (learners.Huber)."
+            f"{'rows' if names.lines is None else 'lines'} far from their leave-one-out prediction, in standard deviations: "
+            f"{named}: check them, or use a loss that is robust to outliers (learners.Huber)."
         )
     targets = np.asarray(c.data.y, float)[np.asarray(c.data.mask)]
     level, spread = np.mean(targets), np.std(targets)
     if spread == 0:
-        said.append("the targets are all the same: there is nothing to learn.")
+        said.append("all targets are equal, so there is nothing to learn.")
     elif spread**2 < _TINY:
         said.append(
-            f"the targets vary by {spread:.2g} only, and variances have a floor: multiply the targets so that they vary by "
-            "about 1."
+            f"the standard deviation of the targets is only {spread:.2g}, and variances have a lower limit: multiply the "
+            "targets so that it is about 1."
         )
     if isinstance(c.model.mean, Zero) and c.system.num_free == 0 and abs(level) > 3 * spread > 0:
         said.append(
-            f"the targets are {level:.4g} on average and vary by {spread:.2g}, but the model expects 0 far from the data: "
-            "give it a mean, kx.means.Constant(0.0)."
+            f"the targets have mean {level:.4g} and standard deviation {spread:.2g}, but the model expects 0 far from the "
+            "data: give it a mean, kx.means.Constant(0.0)."
         )
     return said
 
@@ -177,7 +175,8 @@ def on_support(share: float, at_bound: float, is_regression: bool) -> list[str]:
     """Support vector machines that support nearly everything."""
     if is_regression and share > 0.9:
         return [
-            "nearly every row is a support vector: epsilon is below the noise; a larger one is sparser and often no worse."
+            "nearly every row is a support vector: epsilon is smaller than the noise; with a larger one there are fewer "
+            "support vectors, often without a loss of accuracy."
         ]
     if not is_regression and at_bound > 0.8:
         return [
@@ -190,7 +189,7 @@ def on_starts(values: np.ndarray, best: float) -> list[str]:
     """Starts that end in different places."""
     near = np.sum(values <= best + 1e-3 * max(1.0, abs(best)))
     if len(values) >= 3 and near == 1:
-        return ["only one start reached this value: there may be a better one still; add restarts."]
+        return ["only one start reached this value, so there may be a better optimum; use more restarts."]
     return []
 
 
@@ -200,12 +199,12 @@ def on_fits(fits: Any, table: dict[str, np.ndarray]) -> list[str]:
     if len(failed):
         named = ", ".join(repr(fits.keys[i]) for i in failed[:_MOST_NAMED]) + (", …" if len(failed) > _MOST_NAMED else "")
         said.append(
-            f"{len(failed)} did not end successful ({named}): look at fits[fits.failed].table(), or try them again with "
+            f"{len(failed)} fits did not end successful ({named}): see fits[fits.failed].table(), or fit them again with "
             "kx.fitting.refit_many(fits, datasets, restarts=2)."
         )
     hit = np.sum(table["at_bound"] != "")
     if hit > 0.2 * len(fits):
         said.append(
-            f"{hit} ended at a bound: a prior (kx.with_prior) keeps parameters that the data do not determine in range."
+            f"{hit} fits have a parameter at a bound: if the data do not determine it, give it a prior (kx.with_prior)."
         )
     return said

@@ -24,6 +24,7 @@ from kernax.parameters._tree import has_own_range
 from kernax.reports._report import Parameter
 
 _MOST_ENTRIES = 12
+_EXACTLY = 1e-4
 
 
 class Names(NamedTuple):
@@ -39,10 +40,14 @@ class Names(NamedTuple):
     """The line of each row in its file."""
     parts: dict[str, list[int]] | None = None
     """Of rows that are a dict: which columns each part holds."""
+    looks_standardised: bool = False
+    """Whether the targets have mean 0 and standard deviation 1, and no scale is given."""
 
     @property
-    def are_scaled(self) -> bool:
-        return self.x_scales is not None
+    def scaled(self) -> str:
+        """What was standardised before the fit, with a known scale; the empty text if nothing was."""
+        parts = ["the inputs"] * (self.x_scales is not None) + ["the target"] * (self.y_scale != 1.0)
+        return " and ".join(parts)
 
 
 def names_of(
@@ -67,7 +72,19 @@ def names_of(
         if columns is not None and x_scales.shape != (len(columns),):
             raise ValueError(f"scales has {x_scales.size} scales of columns, and there are {len(columns)} columns.")
     names = None if columns is None else tuple(map(str, columns))
-    return Names(names, target or "y", x_scales, float(y_scale), parts=parts)
+    looks = scales is None and data is not None and _look_standardised(data)
+    called = target or "y"
+    called = f"standardised {called}" if looks and "standardised" not in called else called
+    return Names(names, called, x_scales, float(y_scale), parts=parts, looks_standardised=looks)
+
+
+def _look_standardised(data: Any) -> bool:
+    """Whether each output has mean 0 and standard deviation 1, which measured targets do not have by chance."""
+    targets = np.asarray(data.y, float)[np.asarray(data.mask).reshape(len(data.y), -1).any(axis=1)]
+    if len(targets) < 3 or not np.isfinite(targets).all():
+        return False
+    level, spreads = np.mean(targets, axis=0), [np.std(targets, axis=0, ddof=ddof) for ddof in (0, 1)]
+    return bool(np.all(np.abs(level) < _EXACTLY) and any(np.all(np.abs(sd - 1) < _EXACTLY) for sd in spreads))
 
 
 class Lengthscale(NamedTuple):
@@ -219,7 +236,7 @@ def _factor(measured: str, column: int | None, columns: list[int] | None, names:
 def _unit_text(measured: str, column: int | None, names: Names, is_converted: bool) -> str:
     if not measured:
         return ""
-    if names.are_scaled and not is_converted:
+    if names.x_scales is not None and not is_converted:
         return "standardised"
     several = names.columns[0] if names.columns is not None and len(names.columns) == 1 else "x"
     named = several if column is None or names.columns is None else names.columns[column]

@@ -50,12 +50,12 @@ def pictures_of_model(
             )
             drawn.add(
                 "Residuals",
-                "What remains of each row. About one in twenty lies outside of its bar if the model is right.",
+                "Observed minus predicted. If the model is right, about one row in twenty lies outside its bar.",
                 lambda figure: plot.residuals(c, target=target, ax=figure.add_subplot()),
             )
             drawn.add(
                 "Calibration",
-                "The share of rows inside intervals of each probability: on the line if intervals hold what they promise.",
+                "The share of rows inside intervals of each probability: on the line if the intervals are calibrated.",
                 lambda figure: plot.calibration(c, ax=figure.add_subplot()),
             )
             drawn.add(
@@ -66,7 +66,7 @@ def pictures_of_model(
             if len(names) == 1:
                 drawn.add(
                     "Autocorrelation of the residuals",
-                    f"Along {names[0]}. Stems outside of the grey band are structure that the model misses.",
+                    f"Along {names[0]}. Stems outside the grey band are structure that the model misses.",
                     lambda figure: plot.residuals(c, against="lag", ax=figure.add_subplot()),
                 )
         if len(names) > 1 and len(arrays_of(c.data.x)) == 1 and _has_own_lengthscales(c):

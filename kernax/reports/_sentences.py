@@ -34,7 +34,7 @@ class Parts(NamedTuple):
     rest: Part
     """The mean function and the model's trend."""
     left: float
-    """The share of what the model leaves: noise, and what it does not catch. NaN if the targets are not known."""
+    """The share of what the model leaves: noise, and what it does not explain. NaN if the targets are not known."""
     overlap: float
     """The sum of the parts' own variances, divided by the variance of their sum."""
 
@@ -72,7 +72,7 @@ def describe(c: Any, *, columns: Sequence[str] | None = None, target: str | None
         shown.append(parts.rest)
     said = [_sentence(f"{part.words} {_explains(part.share)} {whole}") for part in shown]
     if has_targets:
-        said.append(_sentence(f"{_percent(parts.left)} is left: noise, and what the model does not catch"))
+        said.append(_sentence(f"{_percent(parts.left)} is left: noise, and what the model does not explain"))
     if len(shown) > 1 and not 1 / _OVERLAP <= parts.overlap <= _OVERLAP:
         how = "partly cancel each other" if parts.overlap > 1 else "rise and fall together"
         said.append(

@@ -1,7 +1,8 @@
 """What a search for a kernel gives back."""
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ from jaxtyping import Array, Float
 
 from kernax.data import Data
 from kernax.fitting import Fit, predict_many
-from kernax.model import Model
+from kernax.model import Model, condition
 from kernax.posterior import Prediction
+from kernax.reports import describe
+from kernax.solvers import FailedError
 
 _SHOWN = 10
 """Rows of a table that are printed."""
@@ -39,7 +42,10 @@ class Tried(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class KernelSearch:
-    """The result of a kernel search: the structures that were tried, and the best fits. `print` shows a table."""
+    """The result of a kernel search: the structures that were tried, and the best fits.
+
+    `print` shows a table, and the best structure in words, with a sentence for each of its summands.
+    """
 
     by: str
     """The criterion: `"bic"` or `"loo"`."""
@@ -60,6 +66,28 @@ class KernelSearch:
     def best(self) -> Fit[Model]:
         """The fit with the best score."""
         return self.fits[0]
+
+    def describe(self, *, columns: Sequence[str] | None = None, target: str | None = None) -> list[str]:
+        """The best model in words, with a sentence for each summand of its kernel: see [`kernax.reports.describe`][].
+
+        **Arguments:**
+
+        - `columns`: names of the columns. A unit in brackets, `"time (years)"`, is used for lengthscales and periods.
+        - `target`: the name of the target.
+
+        **Returns:**
+
+        A list of sentences. The model is conditioned on the data for them, O(n³).
+        """
+        return describe(condition(self.best.model, self.data), columns=columns, target=target)
+
+    @functools.cached_property
+    def _in_words(self) -> list[str]:
+        """The sentences that `print` shows; the model itself if it cannot be described, such as one that failed."""
+        try:
+            return self.describe()
+        except (FailedError, ValueError, TypeError):
+            return [repr(self.best.model)]
 
     def predict(self, x: Any, *, noisy: bool = False) -> Prediction:
         """Mean and variance of the mixture of the kept models, each conditioned on the data.
@@ -105,7 +133,8 @@ class KernelSearch:
         del columns["kernel"], columns["noise"]
         columns["weight"] = [f"{weight:.3f}" for weight in columns["weight"]]
         head = f"{len(self.tried)} structures by {self.by.upper()} (ended: {self.ended})"
-        return f"{head}\n{_lines(columns)}\nbest: {self.best.model!r}"
+        sentences = "\n".join(f"  {sentence}" for sentence in self._in_words)
+        return f"{head}\n{_lines(columns)}\nbest: {self.tried[0].expression}\n{sentences}"
 
 
 class KernelSearches(Mapping[Hashable, KernelSearch]):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_scalar
+from sklearn.utils.validation import check_is_fitted, check_scalar
 
 from kernax._programs import compiled
 from kernax.data import Data
@@ -17,6 +17,7 @@ from kernax.kernels import RBF, AbstractKernel
 from kernax.model import Model, condition
 from kernax.parameters import as_dtype, at_bound, freeze
 from kernax.posterior import covariance, mean, predict
+from kernax.reports import Report, report
 from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, as_key, check_flag, check_solver, new_rows, row_weights, training_rows
@@ -42,7 +43,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     restarts : int, default 0
         Further fits from random starts, of which the best counts.
     normalize_y : bool, default False
-        Take away the mean of y and divide by its standard deviation. The process itself has mean 0.
+        Subtract the mean of y and divide by its standard deviation. The process itself has mean 0. Predictions and
+        `report()` are in the units of y; `fit_`, `conditioned_` and `noise_` are of the normalised y.
     max_steps : int, default 500
         Steps of L-BFGS.
     random_state : int, RandomState or None
@@ -211,6 +213,21 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         if self._tasks > 1:
             drawn = drawn.reshape(len(drawn), -1, self._tasks)
         return np.moveaxis(self._unscaled(drawn), 0, -1)
+
+    @computing
+    def report(self) -> Report:
+        """The report of `kernax.report` in the units of X and y, also with `normalize_y`; `kernax.report(estimator)` too.
+
+        If several outputs were divided by different standard deviations, the report says that it is of the standardised y.
+        """
+        check_is_fitted(self)
+        spreads = np.unique(self._spread)
+        # Each output has its own factor, so that there is none for their common errors and densities.
+        scales = None if len(spreads) > 1 else (None, float(spreads[0]))
+        target = "standardised y" if scales is None else "y"
+        columns = getattr(self, "feature_names_in_", None) if self._tasks == 1 else None
+        of = self.conditioned_ if self.fit_ is None else self.fit_
+        return report(of, columns=None if columns is None else [str(name) for name in columns], target=target, scales=scales)
 
     def _predict_tasks(self, X: np.ndarray, return_std: bool, return_cov: bool, noise: float) -> Any:
         """`predict` where the outputs are correlated; the covariance is that of the rows of each output, (m, m, p)."""

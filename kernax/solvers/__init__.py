@@ -30,7 +30,7 @@ from kernax.solvers._result import (
     throw_unless,
 )
 from kernax.solvers._state_space import StateSpace, StateSpaceSystem
-from kernax.solvers._suggest import Suggestion, as_code, check_memory, suggest_solver
+from kernax.solvers._suggest import SlowSolverWarning, Suggestion, as_code, check_memory, suggest_solver, warn_if_slow
 from kernax.solvers._system import (
     AbstractSolver,
     AbstractSystem,
@@ -66,6 +66,7 @@ __all__ = [
     "MissingCellsSystem",
     "PerOutput",
     "Result",
+    "SlowSolverWarning",
     "Solution",
     "StateSpace",
     "StateSpaceSystem",
@@ -94,6 +95,7 @@ __all__ = [
     "solve_saddle_point",
     "suggest_solver",
     "throw_unless",
+    "warn_if_slow",
     "with_trend",
     "worse",
     "worst",

@@ -48,7 +48,7 @@ class Result(eqx.Enumeration):
     )
     max_steps_reached = _Message(
         "The computation reached the maximum number of steps before it converged.",
-        "Raise max_steps. In a solve by kx.CG, a preconditioner of higher rank also helps: kx.CG(kx.LowRank(2000)).",
+        "Raise max_steps.",
     )
     stalled = _Message(
         "The value no longer improves, although the gradient is not small.",

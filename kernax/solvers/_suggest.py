@@ -1,13 +1,14 @@
 """Which solver suits a model and its data, in words and as an object; and an error before a matrix that does not fit."""
 
 import dataclasses
+import warnings
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kernax._arrays import is_concrete
+from kernax._arrays import is_concrete, levels_to_the_caller
 from kernax.data import Data
 from kernax.grams import gram_of
 from kernax.kernels import RBF, AbstractKernel, AbstractStationary, Periodic, RationalQuadratic
@@ -30,7 +31,9 @@ _FEW_OF_SERIES = 300
 _ROWS_PER_STATE = 20
 """Rows for each number of the state from which on a state space is faster than a dense matrix."""
 _MANY = 10_000
-"""Rows beyond which a fit by a dense solver takes an hour or so on two cores."""
+"""Rows from which on a fit by a dense solver takes an hour or so on two cores."""
+_SLOW_ROWS = 5_000
+"""Rows beyond which a fit by a dense solver takes minutes, which `warn_if_slow` says."""
 _RANK = 1_000
 """Inducing rows of a suggested `LowRank`."""
 _FEW_COLUMNS = 3
@@ -44,6 +47,10 @@ _SMALL = 2**28
 
 
 _SLOW = "The time of a fit grows with the cube of the rows: minutes at 5,000 on two cores, eight times as long at 10,000."
+
+
+class SlowSolverWarning(UserWarning):
+    """Given by `kx.fit` if a dense solver will take minutes. Turn it off with `warnings.filterwarnings`."""
 
 
 class Facts(NamedTuple):
@@ -197,7 +204,7 @@ def _structured(facts: Facts, ridges: bool, folds: bool) -> _Choice | None:
 def _dense(facts: Facts, available: int | None, direct: AbstractSolver) -> _Choice | None:
     """A dense solver, if its matrices fit and there are not too many rows."""
     needed = _dense_bytes(facts, direct)
-    if facts.rows > _MANY or (available is not None and needed > available):
+    if facts.rows >= _MANY or (available is not None and needed > available):
         return None
     return _Choice(direct, f"The dense kernel matrix fits into memory, and the answers are exact. {_SLOW}")
 
@@ -331,6 +338,35 @@ def _num_features(kernel: AbstractKernel, rows: Any) -> int | None:
 
 def _is_product(kernel: AbstractKernel, data: Data) -> bool:
     return jax.eval_shape(lambda: gram_of(kernel, data.x, data.mask).factors()) is not None
+
+
+def warn_if_slow(model: Any, data: Data, solver: AbstractSolver, *, progress: bool) -> None:
+    """Give a `SlowSolverWarning` if a fit by a dense solver has more than 5,000 rows, with the solver that is suggested.
+
+    Not if the solver is the suggested one and a progress bar is shown.
+
+    **Arguments:**
+
+    - `model`, `data`, `solver`: what is about to be fitted.
+    - `progress`: whether a progress bar is shown.
+
+    **Returns:**
+
+    `None`.
+    """
+    is_dense = solver.bytes_needed(data.n, 8) is not None and not solver.matrix_of_each_axis
+    if data.n <= _SLOW_ROWS or not is_dense:
+        return
+    suggested = suggestion(facts_of(model, data), available_memory(data.y)).solver
+    if suggested == solver and progress:
+        return
+    code = as_code(solver)
+    said = [f"{code} with {data.n:,} rows takes O(n³) per evaluation"]
+    if suggested != solver:
+        said[0] += f"; kx.suggest_solver(model, data) suggests {as_code(suggested)}"
+    if not progress:
+        said.append("progress=True shows progress")
+    warnings.warn(f"{'. '.join(said)}.", SlowSolverWarning, stacklevel=levels_to_the_caller())
 
 
 def check_memory(

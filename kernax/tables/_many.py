@@ -105,7 +105,9 @@ class ManyTableFits(eqx.Module):
 
     def report(self) -> Report:
         """What `kx.report` says of the fits, in the units of the table."""
-        return report_of_fits(self.fits, self.table())
+        scales = scales_of(self.columns, self.target)
+        names = names_of(None, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
+        return report_of_fits(self.fits, self.table(), names)
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
