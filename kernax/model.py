@@ -23,7 +23,17 @@ from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
 from kernax.means._means import check_mean
 from kernax.noises import AbstractNoise, as_noise, check_noise, is_per_row, noise_values
 from kernax.parameters import Parametrised, as_dtype, non_negative
-from kernax.rows import Functionals, Grid, check_same_columns, is_on_disk, some_rows, take, values_at
+from kernax.rows import (
+    Grid,
+    check_same_columns,
+    fitted_to,
+    functionals_in,
+    is_on_disk,
+    observe_values,
+    some_rows,
+    take,
+    with_room,
+)
 from kernax.solvers import (
     AbstractSolver,
     AbstractSystem,
@@ -142,8 +152,8 @@ class Model(AbstractModel):
 
     def initialised(self, data):
         seen = data.observed
-        if isinstance(data.x, Functionals):  # slopes have another unit
-            seen = seen & data.x.is_value.reshape(-1, *[1] * (seen.ndim - 1))
+        if functionals_in(data.x):  # slopes have another unit
+            seen = seen & jnp.reshape(observe_values(data.x), (-1, *[1] * (seen.ndim - 1)))
         level = _finite_or(jnp.mean(data.y, axis=0, where=seen), 0.0)
         spread = jnp.mean(jnp.var(data.y, axis=0, where=seen))
         spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
@@ -158,7 +168,7 @@ class Model(AbstractModel):
             value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)
             start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, self.mean.value.shape))
         if isinstance(self.mean, PerGroup) and data.y.ndim == 1:
-            start = eqx.tree_at(lambda m: m.mean.values, start, self.mean.levels(take(data.x), data.y, data.mask))
+            start = eqx.tree_at(lambda m: m.mean.values, start, self.mean.levels(take(data.x), data.y, seen))
         return start
 
 
@@ -407,11 +417,11 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     """
     check_conditioned(c)
     new = Data(x, y)
-    if isinstance(c.data.x, Functionals) and eqx.is_array(new.x):
-        new = eqx.tree_at(lambda d: d.x, new, values_at(new.x))
+    if functionals_in(c.data.x):
+        new = eqx.tree_at(lambda d: d.x, new, fitted_to(new.x, c.data.x))
     check_same_columns(new.x, c.data.x, "x", "the data the model was conditioned on")
     check_known(c.model, new.x)
-    new = eqx.tree_at(lambda d: d.x, new, new.x.like(c.data.x)) if isinstance(new.x, Functionals) else new
+    new = eqx.tree_at(lambda d: d.x, new, with_room(new.x, c.data.x)) if functionals_in(new.x) else new
     if isinstance(c.data.x, Grid) or is_on_disk((c.data.x, new.x)):
         raise TypeError("extend cannot add rows to a grid, or to rows in a file: condition on all rows again.")
     if new.y.shape[1:] != c.data.y.shape[1:]:

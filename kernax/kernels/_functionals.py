@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from kernax.kernels._coregion import coregion_in
 from kernax.kernels._kernel import AbstractKernel
-from kernax.rows import Functionals, Rows, values_at
+from kernax.rows import Functionals, Rows, functionals_in, values_at
 
 
 class OfFunctionals(AbstractKernel):
@@ -32,6 +33,12 @@ class OfFunctionals(AbstractKernel):
     kernel: AbstractKernel
 
     def __check_init__(self):
+        tasks = coregion_in(self.kernel)
+        if tasks is not None:
+            raise ValueError(
+                "OfFunctionals takes a kernel of points, and this one also has tasks: write "
+                f'kx.kernels.Coregion({tasks.number}) * kx.Select(kx.kernels.OfFunctionals(kernel), key="x").'
+            )
         if isinstance(self.kernel, AbstractKernel) and self.kernel.trend() is not None:
             raise ValueError(
                 f"{self.kernel!r} is only conditionally definite, so OfFunctionals does not take it: use kx.Matern52(), or "
@@ -71,6 +78,11 @@ class OfFunctionals(AbstractKernel):
 
     def _functionals(self, *sides: Rows) -> tuple[Functionals, ...]:
         """Rows as functionals; raises if they observe slopes that functions of the kernel do not have."""
+        if any(isinstance(x, dict | tuple | list) for x in sides):
+            raise ValueError(
+                "OfFunctionals needs rows that are points or rows of kx.observe, got a structure of several parts: apply it "
+                'to the part that holds them, kx.Select(kx.kernels.OfFunctionals(kernel), key="x").'
+            )
         rows = tuple(x if isinstance(x, Functionals) else values_at(x) for x in sides)
         if any(x.has_slopes for x in rows):
             refuse_rough(self.kernel, rows[0].x.shape[-1])
@@ -80,10 +92,11 @@ class OfFunctionals(AbstractKernel):
 def check_observable(kernel: AbstractKernel, x: Rows) -> None:
     """Raise `TypeError` if rows observe functionals, and no part of the kernel takes such rows."""
     parts = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, OfFunctionals))
-    if isinstance(x, Functionals) and not any(isinstance(part, OfFunctionals) for part in parts):
-        raise TypeError(
-            f"rows of kx.observe need a kernel of what they observe: write kx.kernels.OfFunctionals({kernel!r})."
-        )
+    if functionals_in(x) and not any(isinstance(part, OfFunctionals) for part in parts):
+        shown = f"kx.kernels.OfFunctionals({kernel!r})"
+        if not isinstance(x, Functionals):
+            shown = "for the part that holds them kx.Select(kx.kernels.OfFunctionals(kernel), key=…)"
+        raise TypeError(f"rows of kx.observe need a kernel of what they observe: write {shown}.")
 
 
 def refuse_rough(kernel: AbstractKernel, width: int) -> None:

@@ -19,7 +19,7 @@ from kernax.noises._sums import AbstractNoise
 from kernax.parameters import Parameter, Parametrised, as_dtype, as_function, positive, real
 from kernax.parameters._fields import Setting
 from kernax.priors import Normal
-from kernax.rows import Functionals, as_rows, check_same_columns, num_rows, take
+from kernax.rows import as_rows, check_same_columns, functionals_in, num_rows, take
 
 _ROUNDING = 1e-6
 """Added to the diagonal of the anchors' kernel matrix, relative to its mean: anchors may be close to each other."""
@@ -60,7 +60,7 @@ class Heteroscedastic(AbstractNoise):
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if the function does not take such rows, or does not return one number for each."""
-        if isinstance(x, Functionals):
+        if functionals_in(x):
             raise ValueError("Heteroscedastic needs plain rows: for rows of kx.observe, write kx.observe.Noise.")
         if hasattr(self.function, "check"):
             self.function.check(x)
