@@ -6,6 +6,7 @@ numbers cost more than multiplying by them. Derivatives are JAX's own; each tile
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -74,6 +75,11 @@ class AbstractGram(eqx.Module):
     ) -> tuple[Float[Array, "n s"], Float[Array, "m s"]] | None:
         """Functions drawn from the prior, at the rows and at new rows x together; `None` if only a matrix root would do."""
         del x, key, number
+        return None
+
+    def prior_paths(self, key: Key[Array, ""], number: int) -> Callable[[Rows], Float[Array, "m s"]] | None:
+        """Functions drawn from the prior exactly, to be called with any rows; `None` if K does not know how."""
+        del key, number
         return None
 
     def tiled(self, tile: int | None, mesh: Mesh | None) -> "AbstractGram":
