@@ -126,12 +126,12 @@ def fitted_to(x: Any, known: Any) -> Any:
         parts = structure.flatten_up_to(x)
     except ValueError:
         return x  # another structure, which `check_same_columns` refuses
-    plain = [
-        _is_functionals(leaf) and hasattr(part, "ndim") and part.ndim == 2 for leaf, part in zip(leaves, parts, strict=True)
-    ]
-    return jax.tree.unflatten(
-        structure, [values_at(jnp.asarray(p)) if is_plain else p for p, is_plain in zip(parts, plain, strict=True)]
-    )
+
+    def one(leaf: Any, part: Any) -> Any:
+        is_plain = _is_functionals(leaf) and not _is_functionals(part) and getattr(part, "ndim", 0) == 2
+        return values_at(jnp.asarray(part)) if is_plain else part
+
+    return jax.tree.unflatten(structure, [one(*pair) for pair in zip(leaves, parts, strict=True)])
 
 
 def with_room(x: Any, known: Any) -> Any:

@@ -17,6 +17,7 @@ from kernax._threads import with_threads_for
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
+from kernax.kernels._coregion import coregion_in
 from kernax.kernels._functionals import check_observable
 from kernax.kernels._kernel import check_rows
 from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
@@ -70,6 +71,17 @@ class AbstractModel(Parametrised):
     @abc.abstractmethod
     def check(self, data: Data, caller: str) -> None:
         """Raise if the model cannot be conditioned on this data, as far as that can be seen before tracing."""
+
+    def can_be_fitted(self, data: Data) -> Any:
+        """Whether the rows that count have what every parameter is learned from: each task, and several classes.
+
+        A fit to data without them has the result `unknown_labels`. `True` or a scalar array of it.
+        """
+        tasks = coregion_in(self.kernel)
+        if tasks is None or not isinstance(data.x, dict) or tasks.key not in data.x:
+            return True
+        labels = jnp.where(data.mask, data.x[tasks.key].astype(int), -1)
+        return jnp.all(jnp.any(labels[:, None] == jnp.arange(tasks.number), axis=0)) | ~jnp.any(data.mask)
 
     @abc.abstractmethod
     def conditioned(self, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> "AnyConditioned":
@@ -338,10 +350,23 @@ def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
     check_mean(getattr(model, "mean", None), x)
 
 
+_ANSWERS = (
+    ("mean", "mean(x)", "the mean of a new observation"),
+    ("interval", "interval(x)", "where it lies"),
+    ("latent", "latent(x)", "the mean and variance of the function"),
+    ("probability", "probability(x)", "probabilities"),
+    ("classify", "classify(x)", "classes"),
+    ("log_density", "log_density(x, y)", "the log density of new observations"),
+)
+"""Methods of conditioned models that are not a `Conditioned`, how to call them, and what for."""
+
+
 def check_conditioned(c: Any) -> None:
     """Raise `TypeError` if `c` is not a `Conditioned`."""
     if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
-        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).")
+        own = [f"c.{ask} for {what}" for name, ask, what in _ANSWERS if hasattr(c, name)]
+        others = f" It has answers of its own: {', '.join(own)}." if own else ""
+        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).{others}")
     if not isinstance(c, Conditioned):
         raise TypeError(
             f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."

@@ -325,3 +325,35 @@ def test_other_rows_than_those_learned_from_are_named():
     plain = kx.condition(kx.Model(kx.RBF(), noise=0.1), kx.Data(x, x[:, 0]))
     with pytest.raises(ValueError, match=r"rows of kx\.observe where .* has plain points: condition on kx\.observe\.values"):
         kx.mean(plain, kx.observe.values(x))
+
+
+def test_slopes_of_matern_of_any_order():
+    """Equal to the kernels of order 3/2 and 5/2; an order without slopes is refused, and one that a fit tries is NaN."""
+    rows = mixed_rows()
+    for nu, known in ((1.5, kx.Matern32(1.2)), (2.5, kx.Matern52(1.2))):
+        matrix = OF(kx.kernels.Matern(1.2, nu)).gram(rows, None)
+        np.testing.assert_allclose(matrix, OF(known).gram(rows, None), atol=1e-11)
+    data = data_of_all_kinds()
+
+    def evidence(nu):
+        model = kx.Model(OF(kx.kernels.Matern(1.2, nu)), noise=kx.observe.Noise(0.02, 0.3))
+        return kx.log_marginal_likelihood(kx.condition(model, data, throw=False))
+
+    expected = (evidence(1.8 + 1e-5) - evidence(1.8 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(evidence)(1.8), expected, rtol=1e-5)
+    assert np.isnan(jax.jit(evidence)(0.9))
+    with pytest.raises(ValueError, match="only for nu above 1: start with a larger"):
+        evidence(0.9)
+
+
+def test_the_error_of_an_average_is_estimated():
+    """Nodes that are further apart than the lengthscale miss what is between them."""
+    low, high = np.array([[0.0], [0.0]]), np.array([[1.0], [0.1]])
+    assert kx.observe.average_error(kx.RBF(0.5), low, high).max() < 1e-10
+    error = kx.observe.average_error(kx.RBF(0.02), low, high)
+    assert error[0] > 0.5 and error[1] < 1e-2
+    assert kx.observe.average_error(kx.RBF(0.02), low, high, nodes=100).max() < 1e-10
+    rows = kx.observe.averages_between(low[:1], high[:1], nodes=100)
+    # ∫∫ exp(-(s - t)²/2ℓ²) over the unit square.
+    exact = np.sqrt(2 * np.pi) * 0.02 - 2 * 0.02**2
+    np.testing.assert_allclose(OF(kx.RBF(0.02)).diag(rows), [exact], rtol=1e-10)

@@ -228,6 +228,18 @@ class Tanimoto(AbstractKernel):
     parameters: write `1.0 * Tanimoto()` for a variance.
     """
 
+    def check(self, x: Any, counts: Any = None) -> None:
+        """Raise `ValueError` if a row has a negative number, as far as that can be seen before tracing."""
+        del counts
+        if not hasattr(x, "ndim") or x.ndim != 2 or not is_concrete(x):
+            return
+        wrong = np.any(np.asarray(x) < 0, axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"Tanimoto takes rows without negative numbers, such as counts, but row {int(np.argmax(wrong))} has one: "
+                "for such rows it is not positive definite."
+            )
+
     def pair(self, a, b):
         a, b = _numbers(a), _numbers(b)
         return _share(jnp.sum(a * b), jnp.sum(a * a), jnp.sum(b * b))

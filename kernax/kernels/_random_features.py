@@ -80,9 +80,9 @@ class RandomFeatures(AbstractKernel):
         waves = self.kernel.waves(x, self.number, (self.seed,))
         if waves is None:
             raise TypeError(
-                f"RandomFeatures needs a kernel that is a mean of random waves (RBF, Matern, Matern12, Matern32, "
-                f"Matern52, RationalQuadratic, SpectralMixture, their multiples, sums and products), and {self.kernel!r} is not: use the "
-                f"kernel itself with kx.LowRank(), which chooses inducing rows."
+                "RandomFeatures needs a kernel that is a mean of random waves (RBF, Matern, Matern12, Matern32, Matern52, "
+                "RationalQuadratic, SpectralMixture, their multiples, sums and products), and "
+                f"{self.kernel!r} is not: use the kernel itself with kx.LowRank(), which chooses inducing rows."
             )
         return waves
 

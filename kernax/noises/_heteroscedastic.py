@@ -45,6 +45,11 @@ class Heteroscedastic(AbstractNoise):
     floor: float = eqx.field(static=True, default=0.01)
 
     def __check_init__(self):
+        if isinstance(self.function, AbstractKernel):
+            raise TypeError(
+                "Heteroscedastic takes a function of one row, and a kernel is a function of two: write "
+                f"noises.Heteroscedastic(noises.Interpolant(anchors, {self.function!r})), with rows for anchors."
+            )
         if not isinstance(self.floor, float) or not 0 < self.floor < 1:
             raise ValueError(f"Heteroscedastic.floor must be a number between 0 and 1, got {self.floor!r}.")
 
