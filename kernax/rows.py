@@ -176,7 +176,7 @@ def _as_leaf(leaf: Any, name: str) -> Any:
         leaf = np.asarray(leaf)
         if leaf.dtype.kind in "UST" or (leaf.dtype.kind == "O" and any(isinstance(one, str) for one in leaf.ravel()[:100])):
             raise TypeError(
-                f"{name} is text, and kernax takes numbers and labels that are integers: write kernel.codes(names) of a "
+                f"{name} has dtype {leaf.dtype}, which is text, and labels are integers: write kernel.codes(names) of a "
                 "kx.kernels.Categorical, or np.unique(names, return_inverse=True)[1]."
             )
     return jnp.asarray(leaf) if leaf.dtype.kind in "biu" else as_floats(leaf, name)
