@@ -23,6 +23,7 @@ from kernax.kernels._kernel import check_rows
 from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
 from kernax.means._means import check_mean
 from kernax.noises import AbstractNoise, as_noise, check_noise, is_per_row, noise_values
+from kernax.noises._noises import noise_axis
 from kernax.parameters import Parametrised, as_dtype, non_negative
 from kernax.rows import (
     Grid,
@@ -156,7 +157,8 @@ class Model(AbstractModel):
             return gram_of(kernel, data.x, mask)
 
         def prepared(mask: Bool[Array, " n"]) -> AbstractSystem:
-            system = solver.prepare(gram(mask), noise)
+            axis = noise_axis(self.noise, data.x)
+            system = solver.prepare(gram(mask), noise) if axis is None else solver.prepare_along(gram(mask), noise, axis)
             return system if trend is None else with_trend(system, trend)
 
         system = prepared(data.mask) if data.gaps is None else per_output(prepared, data.gaps, gram(data.mask), noise)
