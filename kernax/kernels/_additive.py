@@ -76,16 +76,17 @@ class Additive(AbstractKernel):
             if len(chosen) > _MOST_PRODUCTS:
                 return None
             each = max(number, len(chosen))
-            parts = [k.waves(x, each, (*seed, i)) for i, k in enumerate(self.kernels)]
-            if any(part is None or part[1].shape != (each,) for part in parts):
+            found = [k.waves(x, each, (*seed, i)) for i, k in enumerate(self.kernels)]
+            parts = [part for part in found if part is not None and part[1].shape == (each,)]
+            if len(parts) < len(found):
                 return None
             owner = np.arange(each) % len(chosen)
             member = np.array([[k in columns for columns in chosen] for k in range(len(self.kernels))])[:, owner]
             angles.append(sum(np.where(own, 1.0, 0.0) * part[0] for own, part in zip(member, parts, strict=True)))
-            own = variance / np.bincount(owner)[owner]
+            share = variance / np.bincount(owner)[owner]
             for is_member, part in zip(member, parts, strict=True):
-                own = own * jnp.where(is_member, each * part[1], 1.0)
-            variances.append(own)
+                share = share * jnp.where(is_member, each * part[1], 1.0)
+            variances.append(share)
         return jnp.concatenate(angles, axis=1).astype(x.dtype), jnp.concatenate(variances).astype(x.dtype)
 
     def coordinates(self, x):

@@ -119,8 +119,8 @@ def refuse_rough(kernel: AbstractKernel, width: int) -> None:
     """Raise `ValueError` if the function of a kernel has no slope, or JAX cannot compute its covariance.
 
     The mixed derivative where two points coincide is compared with a difference quotient, which grows without bound if the
-    function has no slope. That is a property of the formula: parameters are replaced by 1. Of `Matern` it depends on ν, which
-    is looked at unless it is traced.
+    function has no slope. That is a property of the formula: parameters are replaced by 1. Of `Matern` it depends on ν,
+    which is looked at unless it is traced.
     """
     _refuse_rough_matern(kernel)
     kernel = jax.tree.map(_smooth_enough, kernel, is_leaf=_is_matern)

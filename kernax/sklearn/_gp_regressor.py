@@ -53,7 +53,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     coregion : bool or int, default False
         Whether the outputs of targets (n, p) are correlated, by a matrix `B Bᵀ + diag(v)` that is fitted with the rest
         (`kernax.kernels.ICM`); a number is the rank of B, and True is 1. All outputs have one noise: with outputs of
-        different sizes, set `normalize_y`. `kernax.Kronecker()` solves this faster. By default each output is learned for itself, with one kernel.
+        different sizes, set `normalize_y`. `kernax.Kronecker()` solves this faster. By default each output is learned for
+        itself, with one kernel.
 
     Attributes
     ----------

@@ -190,7 +190,7 @@ class Kronecker(AbstractSolver):
         scaled = ScaledGram(gram.kernel, gram.x, gram.mask, 1.0 / jnp.sqrt(known), axis)
         inner = self._prepared(scaled, scaled.factors(), jnp.ones((), noise.dtype))
         jitter = inner.jitter * jax.lax.stop_gradient(jnp.max(noise))
-        return WhitenedSystem(gram, noise, inner, jitter, inner.result)
+        return WhitenedSystem(gram=gram, noise=noise, inner=inner, jitter=jitter, result=inner.result)
 
     def _prepared(self, gram: AbstractGram, factors: list[Float[Array, "_ _"]], noise: Float[Array, ""]) -> KroneckerSystem:
         constants = [jax.lax.stop_gradient(factor) for factor in factors]
