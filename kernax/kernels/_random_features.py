@@ -34,9 +34,8 @@ class RandomFeatures(AbstractKernel):
     in O(n·number²). `RandomFeatures` may be added to and multiplied by kernels with features, such as `kx.Linear()`.
 
     Takes `RBF`, `Matern`, `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, `SpectralMixture`, their multiples, sums
-    and products, and `Additive`, `Select` and `Warp` of them. Their parameters are fitted as usual.
-    Second derivatives in `Matern.nu` and
-    `RationalQuadratic.alpha` are not available.
+    and products, and `Additive`, `Select` and `Warp` of them. Their parameters are fitted as usual. Second derivatives in
+    `Matern.nu` and `RationalQuadratic.alpha` are not available.
 
     **Arguments:**
 
