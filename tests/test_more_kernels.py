@@ -40,7 +40,8 @@ def test_wendland_is_its_integral(smoothness, columns):
     r = np.sqrt((((x[:, None] - z[None]) / lengthscale) ** 2).sum(-1))
     expected = np.where(r < 1, polynomial(np.minimum(r, 1.0)) / polynomial(0.0), 0.0)
     assert (expected == 0).any()
-    np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+    # Near r = 1 the expanded polynomial, not the kernel, loses digits.
+    np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("smoothness", [1, 2, 3])
