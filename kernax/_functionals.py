@@ -1,5 +1,7 @@
 """Rows that observe linear functionals of a function: its values, slopes and averages."""
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -128,4 +130,69 @@ def at_rows(function: Callable[[Any], Any], x: Any) -> Any:
 
     An array with one entry for each row.
     """
-    return x.of(jax.vmap(function)) if isinstance(x, Functionals) else jax.vmap(function)(x)
+    return observed(jax.vmap(function), x)
+
+
+def observed(function: Callable[[Any], Array], x: Any) -> Array:
+    """What rows observe of a function of rows, in which `Functionals` have been replaced by points.
+
+    **Arguments:**
+
+    - `function`: takes rows and returns an array with one entry for each.
+    - `x`: rows: `Functionals`, or a structure such as `{"x": functionals, "task": tasks}`.
+
+    **Returns:**
+
+    An array with one entry for each row. With several `Functionals` in a row, each is applied in its own argument.
+    """
+    leaves, structure = jax.tree.flatten(x, is_leaf=_is_functionals)
+
+    def after(place: int, leaves: list[Any]) -> Array:
+        if place == len(leaves):
+            return function(jax.tree.unflatten(structure, leaves))
+        leaf = leaves[place]
+        if not _is_functionals(leaf):
+            return after(place + 1, leaves)
+        return leaf.of(lambda points: after(place + 1, [*leaves[:place], points, *leaves[place + 1 :]]))
+
+    return after(0, leaves)
+
+
+def functionals_in(x: Any) -> list[Functionals]:
+    """The `Functionals` in some rows."""
+    return [leaf for leaf in jax.tree.leaves(x, is_leaf=_is_functionals) if _is_functionals(leaf)]
+
+
+def observe_values(x: Any) -> Bool[Array, "*n"] | bool:
+    """Which rows observe values or averages, and no slope; `True` if no row holds `Functionals`."""
+    return functools.reduce(operator.and_, (part.is_value for part in functionals_in(x)), True)
+
+
+def fitted_to(x: Any, known: Any) -> Any:
+    """New rows for rows that are known: plain points observe values where the known rows hold `Functionals`."""
+    if not functionals_in(known):
+        return x
+    leaves, structure = jax.tree.flatten(known, is_leaf=_is_functionals)
+    try:
+        parts = structure.flatten_up_to(x)
+    except ValueError:
+        return x  # another structure, which `check_same_columns` refuses
+
+    def one(leaf: Any, part: Any) -> Any:
+        is_plain = _is_functionals(leaf) and not _is_functionals(part) and getattr(part, "ndim", 0) == 2
+        return values_at(jnp.asarray(part)) if is_plain else part
+
+    return jax.tree.unflatten(structure, [one(*pair) for pair in zip(leaves, parts, strict=True)])
+
+
+def with_room(x: Any, known: Any) -> Any:
+    """Rows whose `Functionals` have as many points as the known ones, and slopes if those have them."""
+
+    def one(part: Any, other: Any) -> Any:
+        return part.like(other) if _is_functionals(part) else part
+
+    return jax.tree.map(one, x, known, is_leaf=_is_functionals) if functionals_in(x) else x
+
+
+def _is_functionals(x: Any) -> bool:
+    return isinstance(x, Functionals)

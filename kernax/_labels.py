@@ -34,6 +34,13 @@ def as_labels(labels: Any, needs: str) -> Any:
     return labels
 
 
+def known_labels(labels: Any, number: int) -> tuple[Any, Any]:
+    """Labels as places from 0 to `number - 1`, and which are in that range: others would be taken for one of them."""
+    labels = jnp.asarray(labels).astype(int)  # as an index, a boolean would be a mask
+    known = (labels >= 0) & (labels < number)
+    return jnp.where(known, labels, 0), known
+
+
 def check_labels(labels: Any, number: int, owner: str, what: str, *, has: str, counts: Any = None) -> None:
     """Raise `ValueError` if a label is out of range, as far as that can be seen before tracing.
 

@@ -17,13 +17,25 @@ from kernax._threads import with_threads_for
 from kernax.data import Data
 from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
+from kernax.kernels._coregion import coregion_in
 from kernax.kernels._functionals import check_observable
 from kernax.kernels._kernel import check_rows
 from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
 from kernax.means._means import check_mean
 from kernax.noises import AbstractNoise, as_noise, check_noise, is_per_row, noise_values
+from kernax.noises._noises import noise_axis
 from kernax.parameters import Parametrised, as_dtype, non_negative
-from kernax.rows import Functionals, Grid, check_same_columns, is_on_disk, some_rows, take, values_at
+from kernax.rows import (
+    Grid,
+    check_same_columns,
+    fitted_to,
+    functionals_in,
+    is_on_disk,
+    observe_values,
+    some_rows,
+    take,
+    with_room,
+)
 from kernax.solvers import (
     AbstractSolver,
     AbstractSystem,
@@ -66,6 +78,17 @@ class AbstractModel(Parametrised):
         - `data`: the dataset.
         - `caller`: the function that the user called, for the message.
         """
+
+    def can_be_fitted(self, data: Data) -> Any:
+        """Whether the rows that count have what every parameter is learned from: each task, and several classes.
+
+        A fit to data without them has the result `unknown_labels`. `True` or a scalar array of it.
+        """
+        tasks = coregion_in(self.kernel)
+        if tasks is None or not isinstance(data.x, dict) or tasks.key not in data.x:
+            return True
+        labels = jnp.where(data.mask, data.x[tasks.key].astype(int), -1)
+        return jnp.all(jnp.any(labels[:, None] == jnp.arange(tasks.number), axis=0)) | ~jnp.any(data.mask)
 
     @abc.abstractmethod
     def conditioned(self, data: Data, finite: Bool[Array, ""], solver: AbstractSolver) -> "AnyConditioned":
@@ -170,7 +193,8 @@ class Model(AbstractModel):
             return gram_of(kernel, data.x, mask)
 
         def prepared(mask: Bool[Array, " n"]) -> AbstractSystem:
-            system = solver.prepare(gram(mask), noise)
+            axis = noise_axis(self.noise, data.x)
+            system = solver.prepare(gram(mask), noise) if axis is None else solver.prepare_along(gram(mask), noise, axis)
             return system if trend is None else with_trend(system, trend)
 
         system = prepared(data.mask) if data.gaps is None else per_output(prepared, data.gaps, gram(data.mask), noise)
@@ -178,8 +202,8 @@ class Model(AbstractModel):
 
     def initialised(self, data):
         seen = data.observed
-        if isinstance(data.x, Functionals):  # slopes have another unit
-            seen = seen & data.x.is_value.reshape(-1, *[1] * (seen.ndim - 1))
+        if functionals_in(data.x):  # slopes have another unit
+            seen = seen & jnp.reshape(observe_values(data.x), (-1, *[1] * (seen.ndim - 1)))
         level = _finite_or(jnp.mean(data.y, axis=0, where=seen), 0.0)
         spread = jnp.mean(jnp.var(data.y, axis=0, where=seen))
         spread = _finite_or(jnp.where(spread > 0, spread, 1.0), 1.0)
@@ -194,7 +218,7 @@ class Model(AbstractModel):
             value = level if self.mean.value.ndim == level.ndim else jnp.mean(level)
             start = eqx.tree_at(lambda m: m.mean.value, start, jnp.broadcast_to(value, self.mean.value.shape))
         if isinstance(self.mean, PerGroup) and data.y.ndim == 1:
-            start = eqx.tree_at(lambda m: m.mean.values, start, self.mean.levels(take(data.x), data.y, data.mask))
+            start = eqx.tree_at(lambda m: m.mean.values, start, self.mean.levels(take(data.x), data.y, seen))
         return start
 
 
@@ -386,10 +410,23 @@ def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
     check_mean(getattr(model, "mean", None), x)
 
 
+_ANSWERS = (
+    ("mean", "mean(x)", "the mean of a new observation"),
+    ("interval", "interval(x)", "where it lies"),
+    ("latent", "latent(x)", "the mean and variance of the function"),
+    ("probability", "probability(x)", "probabilities"),
+    ("classify", "classify(x)", "classes"),
+    ("log_density", "log_density(x, y)", "the log density of new observations"),
+)
+"""Methods of conditioned models that are not a `Conditioned`, how to call them, and what for."""
+
+
 def check_conditioned(c: Any) -> None:
     """Raise `TypeError` if `c` is not a `Conditioned`."""
     if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
-        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).")
+        own = [f"c.{ask} for {what}" for name, ask, what in _ANSWERS if hasattr(c, name)]
+        others = f" It has answers of its own: {', '.join(own)}." if own else ""
+        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).{others}")
     if not isinstance(c, Conditioned):
         raise TypeError(
             f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."
@@ -465,11 +502,11 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     """
     check_conditioned(c)
     new = Data(x, y)
-    if isinstance(c.data.x, Functionals) and eqx.is_array(new.x):
-        new = eqx.tree_at(lambda d: d.x, new, values_at(new.x))
+    if functionals_in(c.data.x):
+        new = eqx.tree_at(lambda d: d.x, new, fitted_to(new.x, c.data.x))
     check_same_columns(new.x, c.data.x, "x", "the data the model was conditioned on")
     check_known(c.model, new.x)
-    new = eqx.tree_at(lambda d: d.x, new, new.x.like(c.data.x)) if isinstance(new.x, Functionals) else new
+    new = eqx.tree_at(lambda d: d.x, new, with_room(new.x, c.data.x)) if functionals_in(new.x) else new
     if isinstance(c.data.x, Grid) or is_on_disk((c.data.x, new.x)):
         raise TypeError("extend cannot add rows to a grid, or to rows in a file: condition on all rows again.")
     if new.y.shape[1:] != c.data.y.shape[1:]:

@@ -22,7 +22,12 @@ from kernax._arrays import (
 )
 from kernax._functionals import Functionals as Functionals
 from kernax._functionals import at_rows as at_rows
+from kernax._functionals import fitted_to as fitted_to
+from kernax._functionals import functionals_in as functionals_in
+from kernax._functionals import observe_values as observe_values
+from kernax._functionals import observed as observed
 from kernax._functionals import values_at as values_at
+from kernax._functionals import with_room as with_room
 from kernax._stored import Stored, is_stored
 
 Rows = PyTree[Array]
@@ -214,6 +219,11 @@ def _as_leaf(leaf: Any, name: str) -> Any:
         return _stored(leaf, name)
     if not isinstance(leaf, jax.Array):
         leaf = np.asarray(leaf)
+        if leaf.dtype.kind in "UST" or (leaf.dtype.kind == "O" and any(isinstance(one, str) for one in leaf.ravel()[:100])):
+            raise TypeError(
+                f"{name} has dtype {leaf.dtype}, which is text, and labels are integers: write kernel.codes(names) of a "
+                "kx.kernels.Categorical, or np.unique(names, return_inverse=True)[1]."
+            )
     return jnp.asarray(leaf) if leaf.dtype.kind in "biu" else as_floats(leaf, name)
 
 
@@ -244,9 +254,9 @@ def as_row_dtype(x: Any, dtype: Any, like: Any = None) -> Any:
 
     Rows.
     """
-    known = jax.eval_shape(like.rows) if isinstance(like, Grid) else like
-    if like is None or isinstance(x, Functionals):
-        known = x
+    known = x if like is None else jax.eval_shape(like.rows) if isinstance(like, Grid) else like
+    if functionals_in(x):  # an average of many points goes with values and slopes at one
+        known = jax.tree.map(lambda own, other: own if _is_functionals(own) else other, x, known, is_leaf=_is_functionals)
     return jax.tree.map(lambda leaf, other: leaf if is_label(other) else leaf.astype(dtype), x, known, is_leaf=is_stored)
 
 
@@ -361,9 +371,8 @@ def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> Non
 
     `None`.
     """
-    if isinstance(known, Functionals) and isinstance(rows, Functionals):
-        # An average of many points goes with values and slopes at one.
-        known, rows = known.x[:, 0], rows.x[:, 0]
+    if functionals_in((rows, known)):
+        rows, known = _points(rows, known, name, known_name)
     if isinstance(known, Grid):
         known = jax.eval_shape(known.rows)
     if isinstance(rows, Grid):
@@ -378,6 +387,40 @@ def check_same_columns(rows: Any, known: Any, name: str, known_name: str) -> Non
             )
         if is_label(other) and not is_label(leaf):
             raise ValueError(f"{name} has numbers where {known_name} has labels: write {name} as integers there.")
+
+
+def _points(rows: Any, known: Any, name: str, known_name: str) -> tuple[Any, Any]:
+    """Both with a point of each row in the place of `Functionals`: an average of many goes with values and slopes at one."""
+    (ours, structure), (theirs, other) = (jax.tree.flatten(each, is_leaf=_is_functionals) for each in (rows, known))
+    if structure != other:
+        raise ValueError(f"{name} has other parts than {known_name}: {_parts(rows)} instead of {_parts(known)}.")
+    pairs = list(zip(ours, theirs, strict=True))
+    if any(_is_functionals(leaf) and not _is_functionals(part) for leaf, part in pairs):
+        raise ValueError(
+            f"{name} has rows of kx.observe where {known_name} has plain points: condition on kx.observe.values(x, y), with "
+            "the kernel kx.kernels.OfFunctionals(kernel)."
+        )
+    if any(_is_functionals(part) and not _is_functionals(leaf) for leaf, part in pairs):
+        raise ValueError(
+            f"{name} has no points of shape (n, d) where {known_name} has rows of kx.observe: give such points, or rows of "
+            "kx.observe."
+        )
+    pairs = [(leaf.x[:, 0], part.x[:, 0]) if _is_functionals(leaf) else (leaf, part) for leaf, part in pairs]
+    first, second = zip(*pairs, strict=True)
+    return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, second)
+
+
+def _parts(rows: Any) -> str:
+    """What rows consist of, for messages."""
+    if isinstance(rows, dict):
+        return f"a dict with the keys {sorted(rows)}"
+    if hasattr(rows, "shape"):
+        return f"an array of shape {rows.shape}"
+    return "rows of kx.observe" if _is_functionals(rows) else f"a {type(rows).__name__}"
+
+
+def _is_functionals(x: Any) -> bool:
+    return isinstance(x, Functionals)
 
 
 def _columns(leaf: Any) -> str:

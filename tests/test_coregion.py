@@ -359,3 +359,19 @@ def test_the_estimator_learns_how_outputs_are_correlated():
     for wrong in ("yes", 0, 1.5, None):
         with pytest.raises(ValueError, match="coregion must be True, False or a rank"):
             GaussianProcessRegressor(coregion=wrong).fit(X, y)
+
+
+def test_the_estimator_solves_outputs_as_a_grid():
+    """`Kronecker()` sees no padding and gives the answers of `Cholesky()`; weights are refused with the reason."""
+    from kernax.sklearn import GaussianProcessRegressor
+
+    x = np.linspace(0, 6, 9)[:, None]
+    y = np.stack([np.sin(x[:, 0]), 0.3 * x[:, 0] - np.sin(x[:, 0])], axis=1) + 0.1 * np.cos(9 * x)
+    answers = []
+    for solver in (None, kx.Kronecker()):
+        gp = GaussianProcessRegressor(coregion=True, solver=solver, normalize_y=True, optimise=False).fit(x, y)
+        answers.append((gp.log_marginal_likelihood_value_, *gp.predict(x + 0.1, return_std=True)))
+    for grid, rows in zip(*answers, strict=True):
+        np.testing.assert_allclose(grid, rows, rtol=1e-9)
+    with pytest.raises(ValueError, match="one noise for all rows and outputs: leave out sample_weight"):
+        GaussianProcessRegressor(coregion=True, solver=kx.Kronecker()).fit(x, y, sample_weight=np.linspace(1, 2, 9))

@@ -314,3 +314,50 @@ def test_samples_on_another_grid():
     large = kx.Grid((np.linspace(0.0, 9.0, 1000)[:, None], np.linspace(0.0, 9.0, 1000)[:, None]))
     flat = kx.Model(kx.Select(kx.Matern32(), axis=0) * kx.Select(kx.Matern32(), axis=1), noise=0.1)
     assert kx.sample(flat, large, key=jax.random.key(0), solver=kx.Kronecker()).shape == (1, 1_000_000)
+
+
+def test_a_noise_that_differs_along_one_axis():
+    """The noise of each task: all answers, and derivatives of first and second order, are those of dense rows."""
+    rng = np.random.default_rng(3)
+    x, y = np.linspace(0.0, 3.0, 5)[:, None], rng.normal(size=(5, 3))
+    data = {"grid": kx.Data(kx.Grid({"x": x, "task": np.arange(3)}), y), "rows": kx.data.long(x, y)}
+    solvers = {"grid": kx.Kronecker(), "rows": kx.Cholesky()}
+    new = kx.Grid({"x": x[:2] + 0.1, "task": np.array([2, 0])})
+    v = jnp.array([0.8, 0.1, 0.02, 2.0, 0.05])
+
+    def conditioned(v, kind):
+        noise = kx.noises.PerGroup("task", v[1:4]) + v[4]
+        model = kx.Model(kx.kernels.ICM(kx.RBF(v[0]), 3), noise=noise, mean=0.3)
+        return kx.condition(model, data[kind], solvers[kind])
+
+    def answers(v, kind):
+        c = conditioned(v, kind)
+        prediction = kx.predict(c, new, noisy=True)
+        return (
+            kx.log_marginal_likelihood(c),
+            prediction.mean,
+            prediction.variance,
+            kx.covariance(c, new),
+            kx.loo_residuals(c),
+        )
+
+    for grid, rows in zip(answers(v, "grid"), answers(v, "rows"), strict=True):
+        np.testing.assert_allclose(grid, rows, rtol=1e-9, atol=1e-12)
+
+    def summed(v, kind):
+        return sum(jnp.sum(jnp.sin(answer)) for answer in answers(v, kind))
+
+    gradients = [jax.jit(jax.grad(summed), static_argnums=1)(v, kind) for kind in data]
+    np.testing.assert_allclose(*gradients, rtol=1e-8, atol=1e-10)
+    hessians = [
+        jax.jit(jax.hessian(lambda v, kind=kind: kx.log_marginal_likelihood(conditioned(v, kind))))(v) for kind in data
+    ]
+    np.testing.assert_allclose(*hessians, rtol=1e-8, atol=1e-8)
+    c = conditioned(v, "grid")
+    drawn = np.asarray(kx.sample(c, new, key=jax.random.key(0), num_samples=3000))
+    deviation = np.sqrt(np.diag(kx.covariance(c, new)))
+    error = np.abs(np.cov(drawn.T) - kx.covariance(c, new)) / np.outer(deviation, deviation)
+    assert error.max() < 4.5 * np.sqrt(2 / 3000)
+    # No task may be without noise.
+    silent = kx.Model(kx.kernels.ICM(kx.RBF(), 3), noise=lambda row: jnp.where(row["task"] == 1, 0.0, 0.1))
+    assert not bool(kx.condition(silent, data["grid"], kx.Kronecker(), throw=False).ok)

@@ -377,3 +377,55 @@ def test_traced_labels_have_a_status():
     assert jax.jit(result)(CLASSES + 0.5) == kx.Result.unknown_labels
     counts = kx.fit_many(learners.LatentGP(GP, learners.Poisson()), [kx.Data(X, CLASSES), kx.Data(X, CLASSES - 1)])
     assert list(counts.result_names) == ["successful", "unknown_labels"]
+
+
+def test_one_class_or_a_task_without_rows_has_a_status_in_many_fits():
+    """`fit` refuses such data; of many datasets, those have a status, and the others are fitted."""
+    classes = [(X, CLASSES % 2), (X, np.zeros(N))]
+    fits = kx.fit_many(learners.LatentGP(kx.RBF(), learners.Bernoulli()), classes, max_steps=30)
+    assert list(fits.result_names) == ["successful", "unknown_labels"]
+    tasks = [({"x": X, "task": np.arange(N) % 2}, CLASSES), ({"x": X, "task": np.zeros(N, int)}, CLASSES)]
+    model = kx.Model(kx.kernels.ICM(kx.RBF(), 2), noise=0.1)
+    fits = kx.fit_many(model, tasks, max_steps=30)
+    names = list(fits.result_names)
+    assert "unknown_labels" not in names[:1]
+    assert names[1] == "unknown_labels"
+    with pytest.raises(ValueError, match="no row that counts belongs to task 1"):
+        kx.fit(model, kx.Data(*tasks[1]))
+
+
+def test_classes_and_densities_of_every_likelihood_of_classes():
+    bernoulli = kx.condition(learners.LatentGP(9.0 * kx.RBF(), learners.Bernoulli()), kx.Data(X, CLASSES % 2))
+    np.testing.assert_array_equal(bernoulli.classify(NEW), np.asarray(bernoulli.probability(NEW)) > 0.5)
+    for likelihood in (learners.Ordinal(np.int64(3)), learners.Softmax(CLASSES.astype(int).max() + 1)):
+        c = kx.condition(learners.LatentGP(9.0 * kx.RBF(), likelihood), kx.Data(X, CLASSES))
+        probability = np.asarray(c.probability(NEW))
+        np.testing.assert_array_equal(c.classify(NEW), probability.argmax(axis=1))
+        expected = np.log(probability[np.arange(4), [0, 1, 2, 0]])
+        np.testing.assert_allclose(c.log_density(NEW, [0, 1, 2, 0]), expected, rtol=1e-9)
+        np.testing.assert_array_equal(c.log_density(NEW, [0.5, -1, 3, 1.5]), -np.inf)
+    counts = kx.condition(learners.LatentGP(kx.RBF(), learners.Poisson()), kx.Data(X, CLASSES))
+    assert np.isfinite(counts.log_density(NEW, [0, 1, 2, 3])).all()
+    np.testing.assert_array_equal(counts.log_density(NEW, [1.5, -1, 0.1, 2.5]), -np.inf)
+    with pytest.raises(TypeError, match=r"c\.mean\(x\) for the mean of a new observation, c\.interval\(x\)"):
+        kx.mean(counts, NEW)
+    for wrong in (2.0, True, 1):
+        with pytest.raises(ValueError, match="2 or more"):
+            learners.Softmax(wrong)
+
+
+def test_probabilities_of_grades_are_those_of_quadrature():
+    """P(y = j) = ∫ (σ(t_j - f) - σ(t_(j-1) - f)) N(f; m, v) df, by SciPy."""
+    likelihood = learners.Ordinal([-1.0, 0.2, 1.5])
+    c = kx.condition(learners.LatentGP(2.0 * kx.RBF(), likelihood), kx.Data(X, np.minimum(CLASSES + X[:, 0] // 1 % 2, 3)))
+    latent, probability = c.latent(NEW), c.probability(NEW)
+    ends = np.r_[-np.inf, np.asarray(likelihood.thresholds), np.inf]
+    for i, (mean, variance) in enumerate(zip(*map(np.asarray, latent), strict=True)):
+        density = stats.norm(mean, np.sqrt(variance)).pdf
+        for j in range(4):
+
+            def share(f, j=j, density=density):
+                return (stats.logistic.cdf(ends[j + 1] - f) - stats.logistic.cdf(ends[j] - f)) * density(f)
+
+            expected = integrate.quad(share, mean - 12, mean + 12, epsabs=1e-13, limit=200)[0]
+            np.testing.assert_allclose(probability[i, j], expected, rtol=1e-9)

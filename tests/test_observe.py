@@ -274,3 +274,87 @@ def test_wrong_input_is_named():
     c = kx.condition(kx.Model(OF(kx.RBF()), noise=0.1), o.values(X, np.zeros(5)))
     with pytest.raises(ValueError, match="columns"):
         kx.mean(c, o.values(X[:, :1]))
+
+
+def rows_with_tasks():
+    """Values and slopes of sin(x) + 3 in rows that also have a task."""
+    x = np.linspace(0, 1, 3)[:, None]
+    data = kx.observe.gradients(x, 3 + np.sin(x[:, 0]), np.cos(x))
+    return x, kx.Data({"x": data.x, "task": np.tile([0, 0, 1, 1], 2)[:6]}, data.y)
+
+
+def test_rows_inside_a_structure():
+    """Means, trends and noise of rows `{"x": functionals, "task": tasks}` see the functional, too."""
+    x, data = rows_with_tasks()
+    kernel = kx.kernels.Coregion(2) * kx.Select(OF(kx.RBF()), key="x")
+    slopes = np.arange(6) % 2 == 1
+    y = np.asarray(data.y)
+    cases = {
+        "constant": (3.0, np.where(slopes, 0.0, 3.0)),
+        "function": (lambda row: row["x"][0] ** 2, np.where(slopes, 2 * np.repeat(x, 2), np.repeat(x, 2) ** 2)),
+        "per_group": (kx.means.PerGroup("task", [1.0, 2.0]), np.where(slopes, 0.0, [1, 1, 2, 2, 1, 1])),
+    }
+    for mean, level in cases.values():
+        c = kx.condition(kx.Model(kernel, noise=kx.observe.Noise(1e-3, 0.2), mean=mean), data)
+        np.testing.assert_allclose(c.residual, y - level, atol=1e-12)
+        np.testing.assert_allclose(c.system.noise, np.where(slopes, 0.2, 1e-3))
+    # A straight line left free is found exactly, and plain points observe values.
+    line = kx.Data(data.x, jnp.asarray(np.where(slopes, 2.0, 1.0 + 2.0 * np.repeat(x, 2))))
+    trend = kx.Model(kernel, noise=1e-3, trend=lambda row: jnp.stack([jnp.ones(()), row["x"][0]]))
+    new = {"x": np.array([[0.3], [2.0]]), "task": np.array([0, 1])}
+    np.testing.assert_allclose(kx.mean(kx.condition(trend, line), new), [1.6, 5.0], rtol=1e-9)
+    # Starting values come from values, not from slopes.
+    started = kx.initialise(kx.Model(kernel, noise=0.1, mean=kx.means.PerGroup("task", [0.0, 0.0])), data)
+    np.testing.assert_allclose(started.mean.values, [np.mean(y[[0, 4]]), y[2]])
+    # Rows may come later.
+    c = kx.condition(kx.Model(kernel, noise=0.1, mean=3.0), data)
+    anew = kx.Data(kx.rows.take(data.x, np.r_[:6, 0]), jnp.append(data.y, 1.0))
+    longer = kx.extend(c, {"x": x[:1], "task": np.array([0])}, [1.0])
+    np.testing.assert_allclose(kx.mean(longer, new), kx.mean(kx.condition(c.model, anew), new), rtol=1e-9)
+
+
+def test_other_rows_than_those_learned_from_are_named():
+    x, data = rows_with_tasks()
+    with pytest.raises(ValueError, match=r"write kx\.kernels\.Coregion\(2\) \* kx\.Select\(kx\.kernels\.OfFunctionals"):
+        OF(kx.kernels.ICM(kx.RBF(), 2))
+    with pytest.raises(TypeError, match=r"for the part that holds them kx\.Select"):
+        kx.condition(kx.Model(kx.kernels.ICM(kx.RBF(), 2), noise=0.1), data)
+    c = kx.condition(kx.Model(kx.kernels.Coregion(2) * kx.Select(OF(kx.RBF()), key="x"), noise=0.1), data)
+    with pytest.raises(ValueError, match=r"an array of shape \(3, 1\) instead of a dict with the keys \['task', 'x'\]"):
+        kx.mean(c, x)
+    plain = kx.condition(kx.Model(kx.RBF(), noise=0.1), kx.Data(x, x[:, 0]))
+    with pytest.raises(ValueError, match=r"rows of kx\.observe where .* has plain points: condition on kx\.observe\.values"):
+        kx.mean(plain, kx.observe.values(x))
+
+
+def test_slopes_of_matern_of_any_order():
+    """Equal to the kernels of order 3/2 and 5/2; an order without slopes is refused, and one that a fit tries is NaN."""
+    rows = mixed_rows()
+    for nu, known in ((1.5, kx.Matern32(1.2)), (2.5, kx.Matern52(1.2))):
+        matrix = OF(kx.kernels.Matern(1.2, nu)).gram(rows, None)
+        np.testing.assert_allclose(matrix, OF(known).gram(rows, None), atol=1e-11)
+    data = data_of_all_kinds()
+
+    def evidence(nu):
+        model = kx.Model(OF(kx.kernels.Matern(1.2, nu)), noise=kx.observe.Noise(0.02, 0.3))
+        return kx.log_marginal_likelihood(kx.condition(model, data, throw=False))
+
+    expected = (evidence(1.8 + 1e-5) - evidence(1.8 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(evidence)(1.8), expected, rtol=1e-5)
+    assert np.isnan(jax.jit(evidence)(0.9))
+    with pytest.raises(ValueError, match="only for nu above 1: start with a larger"):
+        evidence(0.9)
+
+
+def test_the_error_of_an_average_is_estimated():
+    """Nodes that are further apart than the lengthscale miss what is between them."""
+    low, high = np.array([[0.0], [0.0]]), np.array([[1.0], [0.1]])
+    assert kx.observe.average_error(kx.RBF(0.5), low, high).max() < 1e-10
+    error = kx.observe.average_error(kx.RBF(0.02), low, high)
+    assert error[0] > 0.5
+    assert error[1] < 1e-2
+    assert kx.observe.average_error(kx.RBF(0.02), low, high, nodes=100).max() < 1e-10
+    rows = kx.observe.averages_between(low[:1], high[:1], nodes=100)
+    # ∫∫ exp(-(s - t)²/2ℓ²) over the unit square.
+    exact = np.sqrt(2 * np.pi) * 0.02 - 2 * 0.02**2
+    np.testing.assert_allclose(OF(kx.RBF(0.02)).diag(rows), [exact], rtol=1e-10)

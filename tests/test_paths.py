@@ -13,6 +13,39 @@ MATERN = 1.3 * kx.Matern32(lengthscale=0.8)
 CASES = {
     "cholesky": (0.7 * kx.RBF(lengthscale=0.9) + kx.Linear(0.2), kx.Cholesky(), TIMES, NEW),
     "state_space": (MATERN, kx.StateSpace(), TIMES, NEW),
+    "spline": (2.0 * kx.CubicSpline() + 0.3 * kx.Matern12(), kx.StateSpace(), TIMES, NEW),
+    "quasi_periodic": (
+        kx.Matern32(lengthscale=3.0) * kx.Periodic(period=2.0, lengthscale=2.0, harmonics=3)
+        + 0.4 * kx.kernels.SHO(1.7, 3.0),
+        kx.StateSpace(),
+        TIMES,
+        NEW,
+    ),
+    "any_matern": (kx.kernels.Matern(lengthscale=0.9, nu=1.2), kx.Cholesky(), TIMES, NEW),
+    "spectral_mixture": (
+        kx.kernels.SpectralMixture(weight=[0.7, 0.5], frequency=[0.1, 0.6], bandwidth=[0.2, 0.05]),
+        kx.Cholesky(),
+        TIMES,
+        NEW,
+    ),
+    "additive": (
+        kx.kernels.Additive([kx.RBF(0.9), kx.Matern32(1.2), kx.RBF(2.0)], 2),
+        kx.Cholesky(),
+        np.stack([TIMES[:, 0], np.cos(3 * TIMES[:, 0]), np.sin(5 * TIMES[:, 0])], axis=1),
+        np.linspace(-1.0, 2.0, 12).reshape(4, 3),
+    ),
+    "categories": (
+        kx.kernels.Categorical("site", 12, correlation=0.4) * kx.Select(kx.RBF(lengthscale=0.9), key="x"),
+        kx.Cholesky(),
+        {"x": TIMES, "site": np.arange(12)},
+        {"x": NEW, "site": np.array([0, 3, 3, 11])},
+    ),
+    "loadings": (
+        kx.kernels.Categorical("site", 3, rank=1) * kx.Select(kx.Matern32(lengthscale=0.9), key="x"),
+        kx.Cholesky(),
+        {"x": TIMES, "site": np.arange(12) % 3},
+        {"x": NEW, "site": np.array([0, 1, 1, 2])},
+    ),
     "features": (kx.RandomFeatures(kx.RBF(), 6), kx.LowRank(), TIMES, NEW),
     "kronecker": (
         kx.Select(kx.RBF(lengthscale=0.8), axis=0) * kx.Select(kx.Matern52(lengthscale=1.1), axis=1),
@@ -73,10 +106,38 @@ def test_paths_have_slopes():
     np.testing.assert_allclose(paths(kx.observe.gradients([[1.1]]))[0], slope, rtol=1e-9)
 
 
+def test_a_path_of_a_state_space_is_one_function_and_exact():
+    """Values anywhere, in any order and any call; slopes; close by, the increments of the prior."""
+    kernel = 1.3 * kx.Matern32(lengthscale=0.8)
+    c = kx.condition(kx.Model(kernel, noise=0.2, mean=1.0), kx.Data(TIMES, VALUES), kx.StateSpace())
+    paths = kx.sample_paths(c, KEY, 500)
+    near = np.array([[0.5], [0.50001], [2.5], [-3.0], [90.0], [0.3]])
+    values = np.asarray(paths(near))
+    np.testing.assert_allclose(paths(near[4:1:-1]), values[4:1:-1], rtol=1e-12)
+    # Far from the data a path is one of the prior.
+    assert np.abs(values[4].std() / np.sqrt(1.3) - 1) < 4 / np.sqrt(1000)
+    # An increment over a short time is a slope, whose variance is 3 · 1.3 / ℓ² a priori, and less near data.
+    slope = jax.vmap(jax.jacfwd(lambda t: paths(t[None, None])[0]))(np.array([90.0, 0.5]))
+    assert np.abs(slope[0].std() / np.sqrt(3 * 1.3 / 0.8**2) - 1) < 4 / np.sqrt(1000)
+    np.testing.assert_allclose((values[1] - values[0]) / 1e-5, slope[1], atol=0.05)
+    # Beyond a million times the range of the data nothing is drawn, and rough functions have no slope.
+    assert np.isnan(paths(np.array([[1e9]]))).all()
+    rough = kx.condition(kx.Model(kx.Matern12() + kx.Matern52(), noise=0.2), kx.Data(TIMES, VALUES), kx.StateSpace())
+    assert np.isnan(jax.grad(lambda t: kx.sample_paths(rough, KEY)(t[None, None])[0, 0])(1.0))
+
+
+def test_a_path_of_a_state_space_in_float32():
+    x, y = TIMES.astype(np.float32), VALUES.astype(np.float32)
+    c = kx.condition(kx.Model(1.3 * kx.Matern52(0.8) + kx.Linear(0.2), noise=0.0), kx.Data(x, y), kx.StateSpace())
+    paths = kx.sample_paths(c, KEY, 3)
+    assert paths(NEW.astype(np.float32)).dtype == np.float32
+    np.testing.assert_allclose(paths(x), np.broadcast_to(y[:, None], (12, 3)), atol=2e-3)
+
+
 def test_what_has_no_paths_is_refused():
     data = kx.Data(TIMES, VALUES)
     for kernel in (kx.Periodic(), kx.CubicSpline()):
-        with pytest.raises(TypeError, match=r"made of RBF.*use kx\.sample\(c, x\)"):
+        with pytest.raises(TypeError, match=r"made of RBF.*use kx\.sample\(c, x\), or condition with kx\.StateSpace"):
             kx.sample_paths(kx.condition(kx.Model(kernel, noise=0.1), data), KEY)
     for solver in (kx.LowRank(4), kx.Vecchia(5)):
         with pytest.raises(TypeError, match="is an approximation here: condition with"):

@@ -50,15 +50,15 @@ def test_orthogonal_frequencies_err_less_than_independent_ones(monkeypatch):
         return np.random.default_rng(seed).normal(size=(number, width))
 
     ours = error()
-    monkeypatch.setattr(_random_features, "_orthogonal_normal", independent)
+    monkeypatch.setattr(_random_features, "orthogonal_normal", independent)
     assert ours < 0.7 * error()
 
 
 def test_each_vector_alone_is_standard_normal():
-    drawn = np.concatenate([_random_features._orthogonal_normal(9, 4, (seed,)) for seed in range(800)])
+    drawn = np.concatenate([_random_features.orthogonal_normal(9, 4, (seed,)) for seed in range(800)])
     np.testing.assert_allclose(np.cov(drawn.T), np.eye(4), atol=0.08)
     np.testing.assert_allclose(np.mean(drawn**4, axis=0), 3.0, rtol=0.15)
-    group = _random_features._orthogonal_normal(9, 4, (0,))[4:8]
+    group = _random_features.orthogonal_normal(9, 4, (0,))[4:8]
     products = group @ group.T
     np.testing.assert_allclose(products - np.diag(np.diag(products)), 0.0, atol=1e-12)
 

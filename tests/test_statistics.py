@@ -128,3 +128,25 @@ def test_samples_are_refused_with_a_reason():
         statistics.kernel_pca(kx.RBF(), X, 13)
     with pytest.raises(ValueError, match="permutations"):
         statistics.mmd_test(kx.RBF(), X, X, key=jax.random.key(0), permutations=0)
+
+
+def test_rows_and_options_are_checked():
+    """A kernel refuses rows that it does not know; a class is no kernel; numbers are whole."""
+    known, unknown = {"c": np.array([0, 1, 1])}, {"c": np.array([0, 3, 1])}
+    kernel = kx.kernels.Categorical("c", 2)
+    key = jax.random.key(0)
+    for ask in (
+        lambda: statistics.mmd(kernel, known, unknown),
+        lambda: statistics.mmd_test(kernel, unknown, known, key=key),
+        lambda: statistics.hsic(kx.RBF(), X[:3], kernel, unknown),
+        lambda: statistics.kernel_pca(kernel, unknown, 1),
+        lambda: statistics.kernel_pca(kernel, known, 1)(unknown),
+    ):
+        with pytest.raises(ValueError, match="row 1 has the category 3"):
+            ask()
+    with pytest.raises(TypeError, match="kernel"):
+        statistics.mmd(kx.RBF, X, X)
+    with pytest.raises((TypeError, ValueError), match="permutations"):
+        statistics.hsic_test(kx.RBF(), X, kx.RBF(), X, key=key, permutations=99.5)
+    with pytest.raises((TypeError, ValueError), match="number"):
+        statistics.kernel_pca(kx.RBF(), X, 2.5)

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kernax.data import Data
@@ -13,7 +14,7 @@ from kernax.fitting._convergence import sizes
 from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel, Conditioned, condition
 from kernax.parameters import as_dtype, join, log_prior
-from kernax.solvers import AbstractSolver
+from kernax.solvers import AbstractSolver, Result
 
 Objective = Callable[[Any], Float[Array, ""]]
 
@@ -73,4 +74,7 @@ class Problem(AbstractProblem):
         value = value - log_prior(model).astype(self.data.dtype)
         # Of the System, not of its solution, for which an iterative solver would have to solve once more.
         source = c.system if isinstance(c, Conditioned) else c
-        return value.astype(self.data.dtype), (source.result, source.jitter)
+        result, known = source.result, model.can_be_fitted(self.data)
+        if known is not True:  # `fit` has refused such data; of many datasets, each has a status of its own
+            value, result = jnp.where(known, value, jnp.nan), Result.where(known, result, Result.unknown_labels)
+        return value.astype(self.data.dtype), (result, source.jitter)

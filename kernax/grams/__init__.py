@@ -3,7 +3,7 @@
 from kernax.grams._choice import gram_of
 from kernax.grams._gram import AbstractGram, Gram, MatrixGram, masked
 from kernax.grams._grown import GrownGram, grown
-from kernax.grams._kronecker import KroneckerGram, along_axes, by_columns, summed_by_columns
+from kernax.grams._kronecker import KroneckerGram, ScaledGram, along_axes, by_columns, summed_by_columns
 from kernax.grams._low_rank import AbstractFeatures, LowRankGram, OwnFeatures
 from kernax.grams._stored import StoredGram
 
@@ -16,6 +16,7 @@ __all__ = [
     "LowRankGram",
     "MatrixGram",
     "OwnFeatures",
+    "ScaledGram",
     "StoredGram",
     "along_axes",
     "by_columns",

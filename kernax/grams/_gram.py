@@ -6,6 +6,7 @@ numbers cost more than multiplying by them. Derivatives are JAX's own; each tile
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -135,6 +136,11 @@ class AbstractGram(eqx.Module):
         Values at the rows and at the new rows, a column for each function; `None` if drawing them needs a matrix root.
         """
         del x, key, number
+        return None
+
+    def prior_paths(self, key: Key[Array, ""], number: int) -> Callable[[Rows], Float[Array, "m s"]] | None:
+        """Functions drawn from the prior exactly, to be called with any rows; `None` if K does not know how."""
+        del key, number
         return None
 
     def tiled(self, tile: int | None, mesh: Mesh | None) -> "AbstractGram":

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -56,6 +57,52 @@ class KroneckerGram(AbstractGram):
         # What stays of a row's numbers when the first axis has been summed over.
         width = v.shape[1] * math.prod(self.x.shape[1:]) + sum(self.x.shape)
         return map_rows(lambda block: summed_by_columns(self.cross_factors(block), v), x, width)
+
+
+class ScaledGram(AbstractGram):
+    """`S K S` over a grid, with a diagonal S that depends on one axis: what is left of a noise that differs along it."""
+
+    kernel: Any
+    x: Grid
+    mask: Bool[Array, " n"]
+    scale: Float[Array, " k"]
+    """The diagonal of S along that axis."""
+    axis: int = eqx.field(static=True)
+
+    def factors(self):
+        factors = self._plain.factors()
+        factors[self.axis] = self.scale[:, None] * factors[self.axis] * self.scale
+        return factors
+
+    def cross_factors(self, x):
+        parts = self._plain.cross_factors(x)
+        parts[self.axis] = self.scale[:, None] * parts[self.axis]
+        return parts
+
+    def mv(self, v):
+        scale = self._of_rows()[:, None]
+        return scale * self._plain.mv(scale * v)
+
+    def dense(self):
+        scale = self._of_rows()
+        return scale[:, None] * self._plain.dense() * scale
+
+    def diagonal(self):
+        return self._of_rows() ** 2 * self._plain.diagonal()
+
+    def cross(self, x):
+        return self._of_rows()[:, None] * self._plain.cross(x)
+
+    def cross_mv(self, x, v):
+        return self._plain.cross_mv(x, self._of_rows()[:, None] * v)
+
+    def _of_rows(self) -> Float[Array, " n"]:
+        shape = [-1 if axis == self.axis else 1 for axis in range(len(self.x.shape))]
+        return jnp.broadcast_to(self.scale.reshape(shape), self.x.shape).reshape(-1)
+
+    @property
+    def _plain(self) -> KroneckerGram:
+        return KroneckerGram(self.kernel, self.x, self.mask)
 
 
 def along_axes(matrices: Sequence[Float[Array, "_ _"]], v: Float[Array, "n p"]) -> Float[Array, "m p"]:

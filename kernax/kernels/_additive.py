@@ -1,10 +1,12 @@
 """Sums over columns, pairs of columns, triples of columns, …"""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, whole_number
@@ -12,6 +14,9 @@ from kernax.kernels._algebra import refuse_spline
 from kernax.kernels._inputs import Select
 from kernax.kernels._kernel import AbstractKernel
 from kernax.parameters import Parameter, positive
+
+_MOST_PRODUCTS = 2048
+"""Products of columns of one order that random waves are drawn for."""
 
 
 class Additive(AbstractKernel):
@@ -64,6 +69,29 @@ class Additive(AbstractKernel):
     def diag(self, x):
         self._check(x.shape[1])
         return self._sum([k.diag(x) for k in self.kernels])
+
+    def waves(self, x, number, seed):
+        # Every wave belongs to one product of columns, whose angles add up. Each product gets as many as the others, or one
+        # more, so that the mean is right for every number of them.
+        self._check(x.shape[1])
+        angles, variances = [], []
+        for variance, order in zip(self.variance, self.orders, strict=True):
+            chosen = list(itertools.combinations(range(len(self.kernels)), order))
+            if len(chosen) > _MOST_PRODUCTS:
+                return None
+            each = max(number, len(chosen))
+            found = [k.waves(x, each, (*seed, i)) for i, k in enumerate(self.kernels)]
+            parts = [part for part in found if part is not None and part[1].shape == (each,)]
+            if len(parts) < len(found):
+                return None
+            owner = np.arange(each) % len(chosen)
+            member = np.array([[k in columns for columns in chosen] for k in range(len(self.kernels))])[:, owner]
+            angles.append(sum(np.where(own, 1.0, 0.0) * part[0] for own, part in zip(member, parts, strict=True)))
+            share = variance / np.bincount(owner)[owner]
+            for is_member, part in zip(member, parts, strict=True):
+                share = share * jnp.where(is_member, each * part[1], 1.0)
+            variances.append(share)
+        return jnp.concatenate(angles, axis=1).astype(x.dtype), jnp.concatenate(variances).astype(x.dtype)
 
     def coordinates(self, x):
         known = [part for part in (k.coordinates(x) for k in self.kernels) if part is not None]

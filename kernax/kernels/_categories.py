@@ -116,6 +116,23 @@ class Categorical(AbstractKernel):
         codes, known = self._found(x)
         return jnp.where(known, jnp.diagonal(self.matrix())[codes], jnp.nan)
 
+    def features(self, x):
+        codes, known = self._found(x)
+        if self.correlation is not None:
+            levels = jnp.eye(len(self.levels), dtype=self.correlation.dtype)
+            common = jnp.ones((len(self.levels), 1), levels.dtype)
+            root = jnp.concatenate([_root(self.correlation) * common, _root(1.0 - self.correlation) * levels], axis=1)
+        else:
+            root = jnp.concatenate([self.loadings, jnp.diag(jnp.sqrt(self.variances))], axis=1)
+        return jnp.where(known[:, None], root[codes], jnp.nan)
+
+    def coordinates(self, x):
+        # Rows of other categories are not far away: `Vecchia` finds neighbours by the numbers in the rows.
+        return None
+
+    def axes(self) -> dict[int | str, AbstractKernel]:
+        return {self.key: _OfLabels(self)}
+
     def initialised(self, x, mask, variance):
         if self.correlation is not None:
             return self
@@ -148,6 +165,26 @@ class Categorical(AbstractKernel):
     def _shown(self) -> str:
         shown = ", ".join(repr(level) for level in self.levels[:8])
         return shown + (", …" if len(self.levels) > 8 else "")
+
+
+def _root(value: Float[Array, ""]) -> Float[Array, ""]:
+    """The root of a number that is not negative. At 0 its slope is taken for 0."""
+    return jnp.where(value > 0, jnp.sqrt(jnp.where(value > 0, value, 1.0)), 0.0)
+
+
+class _OfLabels(AbstractKernel):
+    """A `Categorical` whose rows are the categories themselves: what it is along an axis of a grid."""
+
+    kernel: Categorical
+
+    def pair(self, a, b):
+        return self.kernel.pair({self.kernel.key: a}, {self.kernel.key: b})
+
+    def gram(self, x, z):
+        return self.kernel.gram({self.kernel.key: x}, None if z is None else {self.kernel.key: z})
+
+    def diag(self, x):
+        return self.kernel.diag({self.kernel.key: x})
 
 
 class Hamming(AbstractKernel):
@@ -196,6 +233,18 @@ class Tanimoto(AbstractKernel):
     is positive definite (Ralaivola, Swamidass, Saigo and Baldi, 2005). Two empty rows have the kernel 1. It has no
     parameters: write `1.0 * Tanimoto()` for a variance.
     """
+
+    def check(self, x: Any, counts: Any = None) -> None:
+        """Raise `ValueError` if a row has a negative number, as far as that can be seen before tracing."""
+        del counts
+        if not hasattr(x, "ndim") or x.ndim != 2 or not is_concrete(x):
+            return
+        wrong = np.any(np.asarray(x) < 0, axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"Tanimoto takes rows without negative numbers, such as counts, but row {int(np.argmax(wrong))} has one: "
+                "for such rows it is not positive definite."
+            )
 
     def pair(self, a, b):
         a, b = _numbers(a), _numbers(b)

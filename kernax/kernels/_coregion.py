@@ -8,10 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import as_floats, matmul, whole_number
-from kernax._labels import as_labels, check_labels, labels_at
+from kernax._labels import as_labels, check_labels, known_labels, labels_at
 from kernax.kernels._inputs import Select
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import of_features
@@ -78,23 +78,27 @@ class Coregion(AbstractKernel):
         return matrix / (scale[:, None] * scale)
 
     def pair(self, a, b):
-        s, t = self._tasks(a), self._tasks(b)
-        return jnp.sum(self.loadings[s] * self.loadings[t]) + jnp.where(s == t, self.variances[s], 0.0)
+        (s, known), (t, t_known) = self._places(a), self._places(b)
+        value = jnp.sum(self.loadings[s] * self.loadings[t]) + jnp.where(s == t, self.variances[s], 0.0)
+        return jnp.where(known & t_known, value, jnp.nan)
 
     def gram(self, x, z):
         # By products with 0 and 1, which are exact. The derivative of an entry of a matrix at n² places is a slow sum.
-        left = self._indicators(x)
-        right = left if z is None else self._indicators(z)
-        return matmul(matmul(left, self.matrix()), right.T)
+        left, known = self._indicators(x)
+        right, z_known = (left, known) if z is None else self._indicators(z)
+        return jnp.where(known[:, None] & z_known, matmul(matmul(left, self.matrix()), right.T), jnp.nan)
 
     def diag(self, x):
-        return jnp.diagonal(self.matrix())[self._tasks(x)]
+        tasks, known = self._places(x)
+        return jnp.where(known, jnp.diagonal(self.matrix())[tasks], jnp.nan)
 
     def state_space(self):
         return of_features(self.features)
 
     def features(self, x):
-        return jnp.concatenate([self.loadings, jnp.diag(jnp.sqrt(self.variances))], axis=1)[self._tasks(x)]
+        tasks, known = self._places(x)
+        root = jnp.concatenate([self.loadings, jnp.diag(jnp.sqrt(self.variances))], axis=1)
+        return jnp.where(known[:, None], root[tasks], jnp.nan)
 
     def axes(self) -> dict[int | str, AbstractKernel] | None:
         if self.key is None:
@@ -115,8 +119,13 @@ class Coregion(AbstractKernel):
             return as_labels(x, f"{self._name} needs integers").astype(int)
         return labels_at(x, self.key, self._name, "task").astype(int)
 
-    def _indicators(self, x: Any) -> Float[Array, "n tasks"]:
-        return jax.nn.one_hot(self._tasks(x), self.number, dtype=self.variances.dtype)
+    def _places(self, x: Any) -> tuple[Any, Any]:
+        """Tasks, and which are known. A task that does not exist has the kernel NaN, not that of another one."""
+        return known_labels(self._tasks(x), self.number)
+
+    def _indicators(self, x: Any) -> tuple[Float[Array, "n tasks"], Bool[Array, " n"]]:
+        tasks, known = self._places(x)
+        return jax.nn.one_hot(tasks, self.number, dtype=self.variances.dtype), known
 
     @property
     def _name(self) -> str:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax._arrays import matmul
+from kernax._stored import is_stored
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import of_features, selected, viewed
 from kernax.kernels._trends import ViewedTrend
 from kernax.parameters import as_function
-from kernax.rows import is_label
 
 
 class Select(AbstractKernel):
@@ -78,7 +78,7 @@ class Select(AbstractKernel):
             return
         if self.columns is None:
             self.kernel.check(self.view(x), counts)
-        elif is_label(x):
+        elif hasattr(x, "dtype") and not is_stored(x):
             self.kernel.check(x[..., np.asarray(self.columns)], counts)
 
     def summands(self):
@@ -176,6 +176,11 @@ class Warp(AbstractKernel):
     def initialised(self, x, mask, variance):
         inner = self.kernel.initialised(self.view(x), mask, variance)
         return eqx.tree_at(lambda k: k.kernel, self, inner)
+
+    def check(self, x, counts=None):
+        # The images are not looked at: that would compute them once more.
+        if hasattr(self.transform, "check"):
+            self.transform.check(x)
 
     def view(self, x: Any) -> Any:
         """The transformed inputs.

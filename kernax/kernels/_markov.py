@@ -342,7 +342,8 @@ def _matern_feedback(order: int) -> tuple[np.ndarray, float]:
     size = order + 1
     feedback = np.eye(size, k=1)
     feedback[-1] -= [math.comb(size, k) for k in range(size)]
-    return feedback, -2.0 * (feedback @ np.sum(_matern_matrices(order)[1], axis=0))[-1, -1]
+    # A number of Python: one of NumPy would make float64 of float32.
+    return feedback, float(-2.0 * (feedback @ np.sum(_matern_matrices(order)[1], axis=0))[-1, -1])
 
 
 @functools.cache

@@ -34,9 +34,9 @@ class RandomFeatures(AbstractKernel):
     every result is exact for the approximation, in O(n·number²). `RandomFeatures` may be added to and multiplied by kernels
     with features, such as `kx.Linear()`.
 
-    Takes `RBF`, `Matern`, `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, their multiples, sums and products, and
-    `Select` and `Warp` of them. Their parameters are fitted as usual. Second derivatives in `Matern.nu` and
-    `RationalQuadratic.alpha` are not available.
+    Takes `RBF`, `Matern`, `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, `SpectralMixture`, their multiples, sums
+    and products, and `Additive`, `Select` and `Warp` of them. Their parameters are fitted as usual. Second derivatives in
+    `Matern.nu` and `RationalQuadratic.alpha` are not available.
 
     **Arguments:**
 
@@ -81,9 +81,9 @@ class RandomFeatures(AbstractKernel):
         waves = self.kernel.waves(x, self.number, (self.seed,))
         if waves is None:
             raise TypeError(
-                f"RandomFeatures needs a kernel that is a mean of random waves (RBF, Matern, Matern12, Matern32, "
-                f"Matern52, RationalQuadratic, their multiples, sums and products), and {self.kernel!r} is not: use the "
-                f"kernel itself with kx.LowRank(), which chooses inducing rows."
+                "RandomFeatures needs a kernel that is a mean of random waves (RBF, Matern, Matern12, Matern32, Matern52, "
+                "RationalQuadratic, SpectralMixture, their multiples, sums and products), and "
+                f"{self.kernel!r} is not: use the kernel itself with kx.LowRank(), which chooses inducing rows."
             )
         return waves
 
@@ -92,7 +92,7 @@ def stationary_waves(
     x: Float[Array, "n d"], lengthscale: Float[Array, "*d"], root: Float[Array, "#m"], number: int, seed: tuple[int, ...]
 ) -> tuple[Float[Array, "n m"], Float[Array, " m"]]:
     """The waves of a mixture of Gaussians, as `AbstractKernel.waves` returns them; `root` is √τ for every wave."""
-    normal = jnp.asarray(_orthogonal_normal(number, x.shape[1], seed), x.dtype)
+    normal = jnp.asarray(orthogonal_normal(number, x.shape[1], seed), x.dtype)
     angles = matmul(x / lengthscale, normal.T) * root
     return angles, jnp.full(number, 1.0 / number, x.dtype)
 
@@ -148,7 +148,7 @@ def _gamma_quantile_jvp(primals, tangents):
 
 
 @lru_cache(maxsize=32)
-def _orthogonal_normal(number: int, width: int, seed: tuple[int, ...]) -> np.ndarray:
+def orthogonal_normal(number: int, width: int, seed: tuple[int, ...]) -> np.ndarray:
     """`number` standard normal vectors, orthogonal to each other in groups of `width`."""
     rng = np.random.default_rng([*seed, 0])
     groups = []

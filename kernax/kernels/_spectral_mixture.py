@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import as_floats, whole_number
+from kernax._arrays import as_floats, matmul, whole_number
 from kernax.kernels._distances import centred, squared_distances
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._random_features import orthogonal_normal
 from kernax.parameters import Parameter, positive, real
 
 _GRID = 4
@@ -63,6 +64,8 @@ class SpectralMixture(AbstractKernel):
         x, y = (np.asarray(value, float) for value in (x, y))
         if x.ndim != 2 or y.shape != x.shape[:1]:
             raise ValueError(f"of_periodogram needs x of shape (n, d) and y of shape (n,), got {x.shape} and {y.shape}.")
+        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            raise ValueError("of_periodogram needs finite x and y, got NaN or infinity: leave those rows out.")
         number, spread = whole_number(number, "number"), float(np.var(y)) or 1.0
         peaks = [_highest_peaks(column, y - y.mean(), number) for column in x.T]
         power = np.mean([own for own, _, _ in peaks], axis=0)
@@ -92,6 +95,16 @@ class SpectralMixture(AbstractKernel):
     def diag(self, x):
         self._check(x.shape[1])
         return jnp.broadcast_to(jnp.sum(self.weight), x.shape[:1])
+
+    def waves(self, x, number, seed):
+        return self.waves_of(x, orthogonal_normal(number, x.shape[1], seed))
+
+    def waves_of(self, x: Float[Array, "n d"], normal: Any) -> tuple[Float[Array, "n m"], Float[Array, " m"]]:
+        """Waves of given standard normal vectors, `(number, columns)`, which every component shifts and scales."""
+        self._check(x.shape[1])
+        normal = jnp.asarray(normal, x.dtype)
+        frequencies = (self.frequency[:, None] + self.bandwidth[:, None] * normal).reshape(-1, x.shape[1])
+        return 2.0 * jnp.pi * matmul(x, frequencies.T), jnp.repeat(self.weight / len(normal), len(normal))
 
     def initialised(self, x, mask, variance):
         return eqx.tree_at(lambda k: k.weight, self, self.weight * (variance / jnp.sum(self.weight)))

@@ -1,10 +1,13 @@
 """Kernels of places on a sphere."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import as_floats
+from kernax._arrays import as_floats, is_concrete
 from kernax.kernels._inputs import Warp
 from kernax.kernels._kernel import AbstractKernel
 
@@ -22,6 +25,19 @@ class LatitudeLongitude(eqx.Module):
     def __check_init__(self):
         if not as_floats(self.radius, "radius") > 0:
             raise ValueError(f"the radius of a sphere must be positive, got {self.radius!r}.")
+
+    def check(self, x: Any) -> None:
+        """Raise `ValueError` if a latitude or longitude is out of range, as far as that can be seen before tracing."""
+        if not hasattr(x, "ndim") or x.ndim != 2 or x.shape[1] != 2 or not is_concrete(x):
+            return
+        for column, (name, most) in enumerate((("latitude", 90.0), ("longitude", 360.0))):
+            wrong = np.abs(np.asarray(x[:, column])) > most
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise ValueError(
+                    f"Sphere takes latitudes from -90 to 90 and longitudes from -360 to 360, in degrees and in this order, "
+                    f"but row {row} has the {name} {float(x[row, column]):g}."
+                )
 
     def __call__(self, place: Float[Array, " columns"]) -> Float[Array, " 3"]:
         """Convert one place.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import whole_number
 from kernax.parameters import as_function
-from kernax.rows import Functionals, Rows, num_rows, row_dtype, take
+from kernax.rows import Rows, functionals_in, num_rows, observed, row_dtype, take
 
 
 class AbstractTrend(eqx.Module):
@@ -63,8 +63,8 @@ class AbstractTrend(eqx.Module):
 
         An array with a column for each function; the constant comes first if there is one.
         """
-        if isinstance(x, Functionals):
-            return x.of(self)
+        if functionals_in(x):
+            return observed(self, x)
         values = self.functions(take(x))
         if not self.has_constant:
             return values

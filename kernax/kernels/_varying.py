@@ -91,7 +91,7 @@ class Gibbs(AbstractKernel):
     log_lengthscale: Any = eqx.field(converter=as_function)
 
     def pair(self, a, b):
-        u, v = (jnp.broadcast_to(self.log_lengthscale(point), point.shape) for point in (a, b))
+        u, v = (self._of_row(point) for point in (a, b))
         # 2ℓℓ'/(ℓ² + ℓ'²) is 1/cosh(u - v).
         log_cosh = jnp.logaddexp(u - v, v - u) - jnp.log(2.0)
         squares = (a - b) ** 2 * jnp.exp(-jnp.logaddexp(2.0 * u, 2.0 * v))
@@ -99,3 +99,12 @@ class Gibbs(AbstractKernel):
 
     def diag(self, x):
         return jnp.ones(x.shape[0], x.dtype)
+
+    def _of_row(self, point: Float[Array, " d"]) -> Float[Array, " d"]:
+        value = jnp.asarray(self.log_lengthscale(point))
+        if value.shape not in ((), (1,), point.shape):
+            raise ValueError(
+                f"Gibbs.log_lengthscale must return one number for a row, or one for each of its {point.shape[0]} columns, "
+                f"got shape {value.shape}."
+            )
+        return jnp.broadcast_to(value, point.shape)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kernax._arrays import matmul
+from kernax._arrays import as_floats, matmul
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
@@ -107,6 +107,15 @@ class SoftmaxGP(AbstractExpansion):
         Whole numbers from 0 to k - 1, `(m,)`.
         """
         return jnp.argmax(self.probability(x), axis=1)
+
+    def log_density(self, x: Any, y: Any) -> Float[Array, " m"]:
+        """`log P(y | x)` of new classes y `(m,)`, 0 to k - 1, at the rows of x, averaged over f; -∞ for any other y."""
+        probability = self.probability(x)
+        y = as_floats(y, "y")
+        if y.shape != probability.shape[:1]:
+            raise ValueError(f"y has shape {y.shape}, but x has {len(probability)} rows: give one class for each.")
+        chosen = y[:, None] == jnp.arange(probability.shape[1])
+        return jnp.log(jnp.sum(jnp.where(chosen, probability, 0.0), axis=1))
 
     def _sum(self, x):
         coefficients = jnp.where(jnp.isfinite(self.intercept), self.coefficients, 0.0)

@@ -85,6 +85,13 @@ class LatentGP(AbstractMachine):
         check_targets(self, data, caller)
         check_observed(self.likelihood, data, False, "LatentGP", is_likelihood=True)
 
+    def can_be_fitted(self, data):
+        if not self.likelihood.labels and self.likelihood.num_classes is None:
+            return super().can_be_fitted(data)
+        # A single row has a single class.
+        several = self.likelihood.has_minimum(data.y, data.mask) | (data.count <= 1)
+        return super().can_be_fitted(data) & several
+
     def conditioned(self, data, finite, solver):
         if self.likelihood.num_functions > 1:
             return softmax_gp(self, data, finite, solver, _MAX_STEPS)
@@ -236,8 +243,8 @@ class LaplaceGP(AbstractExpansion):
         """
         return log_density(self.model.likelihood, *self.latent(x), y)
 
-    def classify(self, x: Any) -> Float[Array, " m"]:
-        """The class of each row, by the mean of f.
+    def classify(self, x: Any) -> Float[Array, " m"] | Int[Array, " m"]:
+        """The most probable class of each row.
 
         **Arguments:**
 
@@ -245,10 +252,14 @@ class LaplaceGP(AbstractExpansion):
 
         **Returns:**
 
-        -1 or +1 for each row.
+        An array of shape `(m,)`: -1 or +1, 0 or 1 (`Bernoulli`), or a grade (`Ordinal`).
         """
-        check_classifier(self.model.likelihood)
-        return sign(self(x))
+        likelihood = self.model.likelihood
+        if likelihood.num_classes is None:
+            check_classifier(likelihood)
+            return sign(self(x))
+        probability = self.probability(x)
+        return jnp.argmax(probability, axis=1) if probability.ndim > 1 else (probability > 0.5).astype(int)
 
 
 @compiled

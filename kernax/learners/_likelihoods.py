@@ -1,6 +1,8 @@
 """Likelihoods for 0 and 1, counts, grades, classes, and targets with outliers."""
 
 import math
+import numbers
+import operator
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -113,6 +115,7 @@ class Ordinal(AbstractLoss):
     whole: ClassVar[bool] = True
 
     def __init__(self, thresholds: Any):
+        thresholds = _count(thresholds)
         if isinstance(thresholds, int):
             thresholds = np.arange(thresholds - 1.0) - 0.5 * (thresholds - 2)
         levels = np.asarray(thresholds, float)
@@ -229,18 +232,19 @@ class _Normal(AbstractLoss):
 class Softmax(AbstractLoss):
     """Softmax likelihood, `log Σ_c e^{f_c} - f_y`, for classes y = 0, …, k - 1 with `P(y = c) = e^{f_c} / Σ e^f`.
 
-    Each class has its own latent function. All have the kernel of the model.
+    Each class has its own latent function. All have the kernel of the model. `LatentGP` with this likelihood takes
+    `kx.Cholesky()` only.
 
     **Arguments:**
 
     - `classes`: the number of classes k, 2 or more.
     """
 
-    classes: int = eqx.field(static=True)
+    classes: int = eqx.field(static=True, converter=lambda classes: _count(classes))
     whole: ClassVar[bool] = True
 
     def __check_init__(self):
-        if not isinstance(self.classes, int) or self.classes < 2:
+        if not isinstance(self.classes, int) or isinstance(self.classes, bool) or self.classes < 2:
             raise ValueError(f"Softmax takes the number of classes, 2 or more, got {self.classes!r}.")
 
     @property
@@ -266,6 +270,15 @@ class Softmax(AbstractLoss):
 
     def spread(self, y, counts):
         return jnp.ones((), y.dtype)
+
+
+def _count(value: Any) -> Any:
+    """A whole number of any kind, such as `y.max() + 1` of NumPy, as an int; anything else as it is."""
+    is_whole = isinstance(value, numbers.Integral) or (getattr(value, "ndim", None) == 0 and hasattr(value, "__index__"))
+    try:
+        return operator.index(value) if is_whole and not isinstance(value, bool) else value
+    except TypeError:  # an array of one number that is not whole
+        return value
 
 
 def _several(y: Float[Array, " n"], counts: Bool[Array, " n"]) -> Bool[Array, ""]:

@@ -50,8 +50,11 @@ def log_density(likelihood: AbstractLoss, mean: Rows, variance: Rows, y: Any) ->
 
     def of_block(rows: tuple[Array, Array, Array]) -> Array:
         values, weights = _values(*rows[:2])
-        each = jax.vmap(jax.vmap(likelihood.log_density, (None, 0)))(rows[2], values)
-        return jax.nn.logsumexp(each, axis=1, b=weights)
+        allowed = jax.vmap(likelihood.allows)(rows[2])
+        y = jnp.where(allowed, rows[2], jnp.where(jnp.isnan(rows[2]), jnp.nan, 1.0))
+        each = jax.vmap(jax.vmap(likelihood.log_density, (None, 0)))(y, values)
+        # What cannot be observed, such as a count of 1.5, has the probability 0.
+        return jnp.where(allowed | jnp.isnan(y), jax.nn.logsumexp(each, axis=1, b=weights), -jnp.inf)
 
     return map_rows(of_block, (mean, variance, y), 2 * len(_NODES))
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import matmul
-from kernax._labels import check_labels, labels_at
+from kernax._labels import check_labels, known_labels, labels_at
 from kernax.parameters import Parameter, Parametrised, as_function, real
 from kernax.rows import Grid, Rows, at_rows, map_rows
 
@@ -96,7 +96,6 @@ class PerGroup(Parametrised):
     values: Float[Parameter, " groups"] = real(unit="y")
 
     def __call__(self, a: Any) -> Float[Array, ""]:
-        # As an index, a boolean would be a mask.
         """The mean at one point.
 
         **Arguments:**
@@ -105,9 +104,10 @@ class PerGroup(Parametrised):
 
         **Returns:**
 
-        One number.
+        One number; NaN for a group without a level.
         """
-        return self.values[self._labels(a).astype(int)]
+        group, known = known_labels(self._labels(a), self.values.shape[-1])
+        return jnp.where(known, self.values[group], jnp.nan)
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if a row belongs to a group without a level.

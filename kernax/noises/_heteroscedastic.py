@@ -19,7 +19,7 @@ from kernax.noises._sums import AbstractNoise
 from kernax.parameters import Parameter, Parametrised, as_dtype, as_function, positive, real
 from kernax.parameters._fields import Setting
 from kernax.priors import Normal
-from kernax.rows import Functionals, as_rows, check_same_columns, num_rows, take
+from kernax.rows import as_rows, check_same_columns, functionals_in, num_rows, take
 
 _ROUNDING = 1e-6
 """Added to the diagonal of the anchors' kernel matrix, relative to its mean: anchors may be close to each other."""
@@ -45,6 +45,11 @@ class Heteroscedastic(AbstractNoise):
     floor: float = eqx.field(static=True, default=0.01)
 
     def __check_init__(self):
+        if isinstance(self.function, AbstractKernel):
+            raise TypeError(
+                "Heteroscedastic takes a function of one row, and a kernel is a function of two: write "
+                f"noises.Heteroscedastic(noises.Interpolant(anchors, {self.function!r})), with rows for anchors."
+            )
         if not isinstance(self.floor, float) or not 0 < self.floor < 1:
             raise ValueError(f"Heteroscedastic.floor must be a number between 0 and 1, got {self.floor!r}.")
 
@@ -60,7 +65,7 @@ class Heteroscedastic(AbstractNoise):
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if the function does not take such rows, or does not return one number for each."""
-        if isinstance(x, Functionals):
+        if functionals_in(x):
             raise ValueError("Heteroscedastic needs plain rows: for rows of kx.observe, write kx.observe.Noise.")
         if hasattr(self.function, "check"):
             self.function.check(x)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -75,6 +76,29 @@ def noise_values(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*n"]:
             raise ValueError(f"a noise function must return one number for one row, got shape {values.shape[1:]}.")
         return values
     return jnp.asarray(noise, dtype)
+
+
+def noise_axis(noise: Any, x: Any) -> int | None:
+    """The axis of a grid that alone decides the noise, such as the tasks for a noise of each task.
+
+    **Arguments:**
+
+    - `noise`: a noise from `kernax.noises.as_noise`.
+    - `x`: rows.
+
+    **Returns:**
+
+    The number of the axis; `None` if the rows are not a grid with named axes, or if the noise needs more than one of them.
+    """
+    if not callable(noise) or not isinstance(x, Grid) or x.names is None:
+        return None
+    for number, (name, axis) in enumerate(zip(x.names, x.axes, strict=True)):
+        try:
+            eqx.filter_eval_shape(jax.vmap(noise), {name: axis})
+        except (KeyError, TypeError, ValueError):
+            continue
+        return number
+    return None
 
 
 def noise_at(noise: Any, x: Rows, dtype: Any) -> Float[Array, "*m"]:

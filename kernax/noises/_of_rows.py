@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
-from kernax._labels import check_labels, labels_at
+from kernax._labels import check_labels, known_labels, labels_at
 from kernax._stored import is_stored
 from kernax.noises._sums import AbstractNoise
 from kernax.parameters import Parameter, positive
@@ -27,8 +27,8 @@ class PerGroup(AbstractNoise):
     variances: Float[Parameter, " groups"] = positive(unit="y²")
 
     def __call__(self, row: Any) -> Float[Array, ""]:
-        # As an index, a boolean would be a mask.
-        return self.variances[self._labels(row).astype(int)]
+        group, known = known_labels(self._labels(row), self.variances.shape[-1])
+        return jnp.where(known, self.variances[group], jnp.nan)
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if a row belongs to a group without a variance."""

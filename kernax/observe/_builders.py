@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, is_concrete, whole_number
 from kernax.data import Data
+from kernax.kernels import AbstractKernel, OfFunctionals
 from kernax.rows import Functionals, as_rows, values_at
 
 _MOST = 4096
@@ -144,13 +145,15 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
     """Rows that observe averages over intervals, or over boxes of several columns: `∫ f(x) dx / volume`.
 
     Computed by Gauss and Legendre's quadrature, which is exact for polynomials of degree `2·nodes - 1`. A smooth function
-    that turns a few times inside the interval is integrated to many digits.
+    that turns a few times inside the interval is integrated to many digits. The nodes must be closer to each other than the
+    kernel's lengthscale: otherwise the average is that of a few separate points, and nothing says so.
+    [`kernax.observe.average_error`][] estimates the error for a kernel.
 
     **Arguments:**
 
     - `low`, `high`: the ends, `(n, d)`. A column with equal ends is not integrated over.
     - `y`: averages, `(n,)`; if not given, the rows alone are returned, to predict at.
-    - `nodes`: points in each column. A box of d columns has `nodes**d` points.
+    - `nodes`: points in each column, more than the interval has lengthscales. A box of d columns has `nodes**d` points.
 
     **Returns:**
 
@@ -174,6 +177,27 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     points = middle[:, None] + half[:, None] * jnp.asarray(unit, middle.dtype)
     return averages(points, y, weights=jnp.asarray(weights, points.dtype))
+
+
+def average_error(kernel: AbstractKernel, low: Any, high: Any, *, nodes: int = 8) -> Float[Array, " n"]:
+    """How well `averages_between` knows the averages of functions with this kernel.
+
+    The relative change of the prior variance of each average if there are twice as many nodes. If it is not small, such as
+    1e-6, take more nodes. Check it again with the kernel that a fit has found: its lengthscale may be shorter.
+
+    **Arguments:**
+
+    - `kernel`: the kernel of the function.
+    - `low`, `high`: the ends, `(n, d)`.
+    - `nodes`: points in each column.
+
+    **Returns:**
+
+    An array of n numbers.
+    """
+    nodes = whole_number(nodes, "nodes")
+    few, more = (OfFunctionals(kernel).diag(averages_between(low, high, nodes=number)) for number in (nodes, 2 * nodes))
+    return jnp.abs(few - more) / jnp.where(more > 0, more, 1.0)
 
 
 @overload

@@ -1,11 +1,13 @@
 """Noise of rows that observe values and slopes."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax.noises import AbstractNoise
 from kernax.parameters import Parameter, positive
-from kernax.rows import Functionals
+from kernax.rows import functionals_in, observe_values
 
 
 class Noise(AbstractNoise):
@@ -22,10 +24,10 @@ class Noise(AbstractNoise):
     value: Float[Parameter, ""] = positive(scalar=True, unit="y²")
     slope: Float[Parameter, ""] = positive(scalar=True, unit="y²/x²")
 
-    def __call__(self, row: Functionals) -> Float[Array, ""]:
-        return jnp.where(row.is_value, self.value, self.slope)
+    def __call__(self, row: Any) -> Float[Array, ""]:
+        return jnp.where(observe_values(row), self.value, self.slope)
 
     def check(self, x: object) -> None:
         """Raise `ValueError` if the rows are not those of `kx.observe`."""
-        if not isinstance(x, Functionals):
+        if not functionals_in(x):
             raise ValueError("observe.Noise needs rows of kx.observe: write kx.observe.values(x, y) for plain rows.")

@@ -10,18 +10,16 @@ import numpy as np
 from kernax.data import Data
 from kernax.model import AbstractModel, check_conditioned, check_known
 from kernax.rows import (
-    Functionals,
     Rows,
     as_row_dtype,
     as_rows,
     check_rows_finite,
     check_same_columns,
-    is_bare,
+    fitted_to,
     is_on_disk,
     num_rows,
     rows_at_once,
     take,
-    values_at,
 )
 
 _PIECE = 2**16
@@ -55,8 +53,7 @@ def rows_like(model: AbstractModel, data: Data, x: Any, name: str = "x") -> Rows
 def unread_rows(model: AbstractModel, data: Data, x: Any, name: str = "x") -> Rows:
     """The same, but rows in a file stay there."""
     x = as_rows(x, name, one="one new point is a row of its own")
-    if isinstance(data.x, Functionals) and is_bare(x):
-        x = values_at(x)
+    x = fitted_to(x, data.x)
     check_same_columns(x, data.x, name, "the data the model was conditioned on")
     check_known(model, x)
     x = x if is_on_disk(x) else take(x)

@@ -5,6 +5,7 @@ By Matheron's rule (see `kernax/solvers/_pathwise.py`): with a function f drawn 
     mean(x) + f(x) + k(x, X) A⁻¹ (y - mean(X) - f(X) - ε)
 
 is a draw of the posterior. The prior's f is a sum of random waves, or of the kernel's own features, and so a function of x.
+With a state space it is a path of the Markov process, which is drawn wherever somebody asks (`solvers/_bisection.py`).
 """
 
 from typing import Any
@@ -68,11 +69,16 @@ def sample_paths(c: Any, key: Key[Array, ""], number: int = 1) -> SamplePaths:
     functions. Over many draws their mean and covariance are those of the posterior; one draw alone is Gaussian up to the
     number of waves. O(n) a row and function. For exact joint draws at given rows see [`kernax.sample`][].
 
+    With `kx.StateSpace()` each is an exact path of the Markov process, for every kernel that has a state space, such as
+    `Periodic`, `kx.kernels.SHO` and `CubicSpline`: O(log n) a row and function. Such a path is NaN a million times the range
+    of the data away from the data (15 times for a spline), and its slope is NaN where it has none (`Matern12`).
+
     **Arguments:**
 
     - `c`: a model conditioned on data with `kx.Cholesky()`, `kx.Eigh()`, `kx.CG()`, `kx.Kronecker()` or `kx.StateSpace()`,
-      or with `kx.LowRank()` for a kernel with features. The kernel is made of `RBF`, `Matern12`, `Matern32`, `Matern52`,
-      `RationalQuadratic` and of kernels with features, such as `Linear`.
+      or with `kx.LowRank()` for a kernel with features. Without a state space, the kernel is made of `RBF`, `Matern`,
+      `Matern12`, `Matern32`, `Matern52`, `RationalQuadratic`, `SpectralMixture` and of kernels with features, such as
+      `Linear` and `Categorical`, in sums, products, `Additive`, `Select` and `Warp`.
     - `key`: a JAX random key.
     - `number`: how many functions.
 
@@ -116,5 +122,9 @@ def _values(paths: SamplePaths, x: Rows) -> Array:
 
 def _prior(c: Conditioned, key: Key[Array, ""], number: int) -> Any:
     """Functions drawn from the prior, one for each path and output."""
-    outputs = c.residual.shape[1] if c.residual.ndim > 1 else 1
-    return prior_draws(c.system.gram.kernel, c.data.x, key, number * outputs, "use kx.sample(c, x)")
+    number = number * (c.residual.shape[1] if c.residual.ndim > 1 else 1)
+    exact = c.system.gram.prior_paths(key, number)
+    if exact is not None:
+        return exact
+    remedy = "use kx.sample(c, x), or condition with kx.StateSpace() if the kernel has a state space"
+    return prior_draws(c.system.gram.kernel, c.data.x, key, number, remedy)

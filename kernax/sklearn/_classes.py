@@ -33,7 +33,7 @@ def labelled_rows(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> 
     classes, codes = np.unique(y[places], return_inverse=True)
     if len(classes) < 2:
         raise ValueError(
-            f"{type(estimator).__name__} needs rows of two classes or more, got one class, {classes[0]!r} "
+            f"{type(estimator).__name__} needs rows of two classes or more, got one class, {classes[:1].tolist()[0]!r} "
             "(rows of sample_weight 0 do not count)."
         )
     return Labelled(X[places], codes, weights[places], places, classes)

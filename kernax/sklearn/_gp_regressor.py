@@ -22,7 +22,7 @@ from kernax.selection import log_marginal_likelihood
 from kernax.sklearn._estimator import Estimator, computing, fitting
 from kernax.sklearn._inputs import as_kernel, as_key, check_flag, check_solver, new_rows, row_weights, training_rows
 from kernax.sklearn._shapes import ask, fitted_width, padded, padded_count, padded_data, with_columns
-from kernax.sklearn._tasks import coregion_rank, covariance_of_tasks, long_data, tasks_at, with_tasks
+from kernax.sklearn._tasks import coregion_rank, covariance_of_tasks, grid_data, long_data, tasks_at, with_tasks
 from kernax.sklearn._warnings import warn_unless_converged
 from kernax.sklearn._weighted import WeightedModel
 from kernax.solvers import draw_root
@@ -55,7 +55,8 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     coregion : bool or int, default False
         Whether the outputs of targets (n, p) are correlated, by a matrix `B Bᵀ + diag(v)` that is fitted with the rest
         (`kernax.kernels.ICM`); a number is the rank of B, and True is 1. All outputs have one noise: with outputs of
-        different sizes, set `normalize_y`. By default each output is learned for itself, with one kernel.
+        different sizes, set `normalize_y`. `kernax.Kronecker()` solves this faster. By default each output is learned for
+        itself, with one kernel.
 
     Attributes
     ----------
@@ -133,7 +134,13 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             self._width = fitted_width(X.shape[1], start.kernel, self.solver)
             data = padded_data(X, y, self._width)
         else:
-            data = long_data(X, y)
+            needs_grid = self.solver is not None and self.solver.needs_every_row
+            if needs_grid and (start.noise.ndim or isinstance(start, WeightedModel)):
+                raise ValueError(
+                    f"{self.solver!r} needs one noise for all rows and outputs: leave out sample_weight and noise for each "
+                    "row, or choose another solver."
+                )
+            data = grid_data(X, y) if needs_grid else long_data(X, y)
         found = self._fitted(start, data) if self.optimise else None
         model = start if found is None else found.model
         self.kernel_ = model.kernel

@@ -7,6 +7,7 @@ import numpy as np
 from kernax.data import Data
 from kernax.kernels import ICM, AbstractKernel
 from kernax.posterior import covariance, predict_tasks
+from kernax.rows import Grid
 from kernax.sklearn._shapes import at_rows, padded, padded_mask
 
 
@@ -31,6 +32,11 @@ def long_data(X: np.ndarray, y: np.ndarray) -> Data:
     n, p = y.shape
     rows = {"x": padded(np.repeat(X, p, axis=0)), "task": padded(np.tile(np.arange(p), n))}
     return Data(rows, padded(y.ravel()), padded_mask(n * p))
+
+
+def grid_data(X: np.ndarray, y: np.ndarray) -> Data:
+    """The same as a grid of rows and outputs, for solvers that need every cell of it. Nothing is padded."""
+    return Data(Grid({"x": X, "task": np.arange(y.shape[1])}), y)
 
 
 def tasks_at(c: Any, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

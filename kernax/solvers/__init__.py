@@ -13,7 +13,7 @@ from kernax.solvers._cholesky import (
     solve_definite,
 )
 from kernax.solvers._eigh import Eigh, EighSystem
-from kernax.solvers._kronecker import Kronecker, KroneckerSystem
+from kernax.solvers._kronecker import Kronecker, KroneckerSystem, WhitenedSystem
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._low_rank import LowRank, LowRankSystem
 from kernax.solvers._memory import available_memory
@@ -73,6 +73,7 @@ __all__ = [
     "Suggestion",
     "Vecchia",
     "VecchiaSystem",
+    "WhitenedSystem",
     "as_code",
     "available_memory",
     "check_memory",

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from kernax._arrays import is_concrete
-from kernax.grams import AbstractGram, along_axes
+from kernax.grams import AbstractGram, ScaledGram, along_axes
 from kernax.rows import Grid, Rows
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _kronecker_derivatives as kronecker
@@ -94,8 +94,52 @@ class KroneckerSystem(AbstractSystem):
         return kronecker.Axes(self.vectors, values, jnp.where(good, jax.lax.stop_gradient(self.noise) + self.jitter, 0.0))
 
 
+class WhitenedSystem(AbstractSystem):
+    """A noise that depends on one axis, `A = K + D`: with `W = √D`, `A = W (W⁻¹ K W⁻¹ + I) W`.
+
+    W scales the matrix of one axis, so that what is in brackets is a Kronecker product plus the identity.
+    """
+
+    gram: AbstractGram
+    noise: Float[Array, " n"]
+    inner: KroneckerSystem
+    """`W⁻¹ K W⁻¹ + I`."""
+    jitter: Float[Array, ""]
+    result: Any
+
+    def _solve(self, columns):
+        solution = self.inner._solve(columns / self._roots)
+        return solution._replace(value=solution.value / self._roots)
+
+    def _logdet(self):
+        return self.inner._logdet() + jnp.sum(jnp.log(self.noise))
+
+    def _evidence(self, columns):
+        terms = self.inner._evidence(columns / self._roots)
+        return terms._replace(logdet=terms.logdet + jnp.sum(jnp.log(self.noise)))
+
+    def _variance(self, x):
+        return self.inner._variance(x)
+
+    def inverse_diagonal(self):
+        return self.inner.inverse_diagonal() / self.noise
+
+    def prior_draws(self, x, key, number):
+        return grid_draws(self.gram, x, key, number)
+
+    def draw(self, key, number):
+        return self._roots * self.inner.draw(key, number)
+
+    @property
+    def _roots(self) -> Float[Array, "n 1"]:
+        return jnp.sqrt(self.noise)[:, None]
+
+
 class Kronecker(AbstractSolver):
-    """Exact solver for a full `kx.Grid`, a product kernel over its axes, and one noise.
+    """Exact solver for a full `kx.Grid`, a product kernel over its axes, and one noise, or one for each row of an axis.
+
+    A noise that depends on one axis, such as the noise of each task, is a function of the row that reads that axis only:
+    `kx.noises.PerGroup("task", variances)` over `kx.Grid({"x": x, "task": tasks})`. It must be positive.
 
     It costs O(n Σ n_i + Σ n_i³) for axes of n_i rows.
 
@@ -140,10 +184,27 @@ class Kronecker(AbstractSolver):
             )
         if noise.ndim:
             raise TypeError(
-                "kx.Kronecker() needs one noise for all rows, and this model has one for each: use kx.CG(), which still "
-                "uses the grid for fast matrix products."
+                "kx.Kronecker() needs one noise for all rows, or a function of one axis, such as kx.noises.PerGroup over a "
+                "kx.Grid whose axes have names, and this model has a noise for each row: use kx.CG(), whose products keep "
+                "the grid."
             )
         self.check(gram.x, gram.mask)
+        return self._prepared(gram, factors, noise)
+
+    def prepare_along(self, gram, noise, axis):
+        if gram.factors() is None:
+            return self.prepare(gram, noise)  # which refuses it
+        self.check(gram.x, gram.mask)
+        sizes = gram.x.shape
+        places = [slice(None) if number == axis else 0 for number in range(len(sizes))]
+        known = noise.reshape(sizes)[tuple(places)]
+        known = jnp.where(known > 0, known, jnp.nan)
+        scaled = ScaledGram(gram.kernel, gram.x, gram.mask, 1.0 / jnp.sqrt(known), axis)
+        inner = self._prepared(scaled, scaled.factors(), jnp.ones((), noise.dtype))
+        jitter = inner.jitter * jax.lax.stop_gradient(jnp.max(noise))
+        return WhitenedSystem(gram=gram, noise=noise, inner=inner, jitter=jitter, result=inner.result)
+
+    def _prepared(self, gram: AbstractGram, factors: list[Float[Array, "_ _"]], noise: Float[Array, ""]) -> KroneckerSystem:
         constants = [jax.lax.stop_gradient(factor) for factor in factors]
         pairs = [_decomposed(factor) for factor in constants]
         vectors, values = (tuple(part) for part in zip(*pairs, strict=True))

@@ -14,6 +14,7 @@ unbiased. A draw alone is Gaussian only up to the number of waves.
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -23,11 +24,13 @@ from kernax.kernels import (
     RBF,
     AbstractKernel,
     AbstractStationary,
+    Matern,
     Matern12,
     Matern32,
     Matern52,
     RandomFeatures,
     RationalQuadratic,
+    SpectralMixture,
 )
 from kernax.rows import Rows, take
 
@@ -35,7 +38,9 @@ _WAVES = 512
 """Frequencies of each draw. Where the posterior variance is a share v of the prior one, they add about `1 / (512 v)` to the
 relative variance of one squared draw, which is 2."""
 _MOST = 8 * _WAVES
-"""Features that a kernel may have in all. A product of two stationary kernels beside one that has no waves has more."""
+"""Features that a kernel may have in all: a product of waves and of a kernel with features has many. Then there are fewer
+waves."""
+_FEWEST = 32
 
 
 def prior_draws(
@@ -56,17 +61,21 @@ def prior_draws(
     A function of rows. Raises `TypeError` if the kernel does not consist of waves or features.
     """
     first = take(x, slice(0, 1))
-    shape = jax.eval_shape(lambda key: _features(_by_waves(kernel, key), first), key)
+    waves = _WAVES
+    shape = jax.eval_shape(lambda key: _features(_by_waves(kernel, key, waves), first, waves), key)
+    while shape is not None and shape.shape[1] > _MOST and waves > _FEWEST:
+        waves //= 2
+        shape = jax.eval_shape(lambda key, waves=waves: _features(_by_waves(kernel, key, waves), first, waves), key)
     if shape is None or shape.shape[1] > _MOST:
         raise TypeError(
-            "pathwise draws need a kernel made of RBF, Matern12, Matern32, Matern52, RationalQuadratic and kernels with "
-            f"features, and {kernel!r} is not: {remedy}."
+            "pathwise draws need a kernel made of RBF, Matern, Matern12, Matern32, Matern52, RationalQuadratic, "
+            f"SpectralMixture and kernels with features, and {kernel!r} is not: {remedy}."
         )
 
     def at(rows: Rows) -> Float[Array, "m s"]:
         def one(key: Key[Array, ""]) -> Float[Array, " m"]:
             for_waves, for_weights = jax.random.split(key)
-            features = _features(_by_waves(kernel, for_waves), rows)
+            features = _features(_by_waves(kernel, for_waves, waves), rows, waves)
             assert features is not None  # as was seen above
             return matmul(features, jax.random.normal(for_weights, features.shape[1:], features.dtype))
 
@@ -79,22 +88,26 @@ def prior_draws(
 class _Waves(AbstractKernel):
     """A stationary kernel with features instead: cosines and sines of random frequencies."""
 
-    kernel: AbstractStationary
+    kernel: AbstractStationary | SpectralMixture
     key: Key[Array, ""]
+    number: int = eqx.field(static=True)
 
     def pair(self, a, b):
         return self.kernel.pair(a, b)
 
     def waves(self, x, number, seed):
-        if not isinstance(self.kernel, (RBF, RationalQuadratic, *_DEGREES)):
-            return None
         first, second = jax.random.split(self.key)
+        if isinstance(self.kernel, SpectralMixture):
+            return self.kernel.waves_of(x, jax.random.normal(first, (number, x.shape[1]), x.dtype))
+        if not isinstance(self.kernel, (RBF, RationalQuadratic, Matern, *_DEGREES)):
+            return None
         frequencies = jax.random.normal(first, (x.shape[1], number), x.dtype)
-        frequencies = frequencies * _spread(self.kernel, second, x.dtype) / jnp.reshape(self.kernel.lengthscale, (-1, 1))
+        spread = _spread(self.kernel, second, number, x.dtype)
+        frequencies = frequencies * spread / jnp.reshape(self.kernel.lengthscale, (-1, 1))
         return matmul(x, frequencies), jnp.full(number, 1.0 / number, x.dtype)
 
     def features(self, x):
-        return _of_waves(self.waves(x, _WAVES, ()))
+        return _of_waves(self.waves(x, self.number, ()))
 
 
 def _of_waves(waves: tuple[Float[Array, "n m"], Float[Array, " m"]] | None) -> Float[Array, "n r"] | None:
@@ -105,31 +118,36 @@ def _of_waves(waves: tuple[Float[Array, "n m"], Float[Array, " m"]] | None) -> F
     return jnp.tile(jnp.sqrt(variances), 2) * jnp.concatenate([jnp.cos(phases), jnp.sin(phases)], axis=1)
 
 
-def _features(kernel: Any, x: Rows) -> Float[Array, "n r"] | None:
+def _features(kernel: Any, x: Rows, number: int) -> Float[Array, "n r"] | None:
     """Waves if all of the kernel is made of them, so that products have no more of them than their factors."""
-    own = _of_waves(kernel.waves(x, _WAVES, ()))
+    own = _of_waves(kernel.waves(x, number, ()))
     return kernel.features(x) if own is None else own
 
 
-def _by_waves(kernel: Any, key: Key[Array, ""]) -> Any:
-    """The kernel with every stationary kernel in it replaced by waves."""
-    leaves, structure = jax.tree.flatten(kernel, is_leaf=lambda node: isinstance(node, AbstractStationary | RandomFeatures))
+def _by_waves(kernel: Any, key: Key[Array, ""], number: int) -> Any:
+    """The kernel with every stationary kernel in it replaced by so many waves."""
+    leaves, structure = jax.tree.flatten(
+        kernel, is_leaf=lambda node: isinstance(node, AbstractStationary | SpectralMixture | RandomFeatures)
+    )
     keys = jax.random.split(key, len(leaves))
     leaves = [
-        _Waves(leaf, k) if isinstance(leaf, AbstractStationary) else leaf for leaf, k in zip(leaves, keys, strict=True)
+        _Waves(leaf, k, number) if isinstance(leaf, AbstractStationary | SpectralMixture) else leaf
+        for leaf, k in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(structure, leaves)
 
 
-def _spread(kernel: AbstractStationary, key: Key[Array, ""], dtype: Any) -> Float[Array, " w"]:
+def _spread(kernel: AbstractStationary, key: Key[Array, ""], number: int, dtype: Any) -> Float[Array, " w"]:
     """By what normal frequencies are multiplied: every such kernel is a mixture of RBFs of many lengthscales."""
     if isinstance(kernel, RBF):
-        return jnp.ones(_WAVES, dtype)
+        return jnp.ones(number, dtype)
     if isinstance(kernel, RationalQuadratic):
-        return jnp.sqrt(jax.random.gamma(key, kernel.alpha.astype(dtype), (_WAVES,), dtype) / kernel.alpha)
-    degrees = next(number for family, number in _DEGREES.items() if isinstance(kernel, family))
+        return jnp.sqrt(jax.random.gamma(key, kernel.alpha.astype(dtype), (number,), dtype) / kernel.alpha)
+    if isinstance(kernel, Matern):
+        return jnp.sqrt(kernel.nu / jax.random.gamma(key, kernel.nu.astype(dtype), (number,), dtype))
+    degrees = next(own for family, own in _DEGREES.items() if isinstance(kernel, family))
     # Student's t: a normal over the root of a mean of squared normals.
-    return 1.0 / jnp.sqrt(jnp.mean(jax.random.normal(key, (degrees, _WAVES), dtype) ** 2, axis=0))
+    return 1.0 / jnp.sqrt(jnp.mean(jax.random.normal(key, (degrees, number), dtype) ** 2, axis=0))
 
 
 _DEGREES = {Matern12: 1, Matern32: 3, Matern52: 5}

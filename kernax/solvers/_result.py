@@ -107,8 +107,9 @@ class Result(eqx.Enumeration):
         "Give rows of both classes (for counts: at least one above 0), or set intercept=False.",
     )
     unknown_labels = _Message(
-        "The targets contain values that the loss does not allow. A classifier for two classes needs -1 and +1, Bernoulli() "
-        "0 and 1, Softmax(k) and Ordinal(k) the whole numbers from 0 to k - 1. Counts are the whole numbers 0, 1, 2, ….",
+        "The targets contain values that the loss does not allow, or one class only, or a task of the kernel has no row. A "
+        "classifier for two classes needs -1 and +1, Bernoulli() 0 and 1, Softmax(k) and Ordinal(k) the whole numbers from "
+        "0 to k - 1. Counts are the whole numbers 0, 1, 2, ….",
         "Convert labels with np.where(…, 1.0, -1.0), or with np.unique(…, return_inverse=True); do not scale counts.",
     )
     preconditioner_failed = _Message(

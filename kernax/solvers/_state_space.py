@@ -16,6 +16,7 @@ from kernax.kernels._markov import product
 from kernax.rows import Rows, map_rows, take
 from kernax.solvers import _chain as chains
 from kernax.solvers import _chain_derivatives as derivatives
+from kernax.solvers._bisection import path_functions
 from kernax.solvers._chain import Chain, Filtered
 from kernax.solvers._paths import path_draws
 from kernax.solvers._result import Result
@@ -81,6 +82,10 @@ class ChainGram(AbstractGram):
         process = arranged(self.kernel, rows)
         drawn = path_draws(process, rows, self.chain.times.dtype, key, number)
         return drawn[: self.n], drawn[self.n :]
+
+    def prior_paths(self, key, number):
+        process = arranged(self.kernel, take(self.x))
+        return path_functions(process, take(self.x), self.mask, self.chain.times.dtype, key, number)
 
 
 class Between(NamedTuple):

@@ -594,6 +594,11 @@ class AbstractSolver(eqx.Module):
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` repeats the data-dependent choices, with the parameters reached by then."""
 
+    def prepare_along(self, gram: AbstractGram, noise: Float[Array, " n"], axis: int) -> AbstractSystem:
+        """`prepare`, for rows that are a grid and a noise that depends on this axis alone."""
+        del axis
+        return self.prepare(gram, noise)
+
     def settled(self, gram: AbstractGram, part: int | None = None) -> "AbstractSolver":
         """This solver with its data-dependent choices (inducing rows, neighbours) made, so that they do not change in a fit.
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from kernax._arrays import whole_number
 from kernax._programs import compiled
 from kernax.kernels import AbstractKernel
 from kernax.rows import Rows, num_rows, take
-from kernax.statistics._two_samples import PermutationTest, check_permutations, checked_rows, gram_matrix, tested
+from kernax.statistics._two_samples import PermutationTest, checked_rows, gram_matrix, tested
 
 
 def hsic(kernel: AbstractKernel, x: Any, other_kernel: AbstractKernel, y: Any) -> Float[Array, ""]:
@@ -27,7 +28,7 @@ def hsic(kernel: AbstractKernel, x: Any, other_kernel: AbstractKernel, y: Any) -
 
     A scalar.
     """
-    return _hsic(kernel, other_kernel, *_pairs(x, y))
+    return _hsic(kernel, other_kernel, *_pairs(kernel, x, other_kernel, y))
 
 
 def hsic_test(
@@ -52,12 +53,12 @@ def hsic_test(
 
     A `PermutationTest(statistic, p_value, permuted)`.
     """
-    check_permutations(permutations)
-    return _hsic_test(kernel, other_kernel, *_pairs(x, y), key, permutations)
+    permutations = whole_number(permutations, "permutations")
+    return _hsic_test(kernel, other_kernel, *_pairs(kernel, x, other_kernel, y), key, permutations)
 
 
-def _pairs(x: Any, y: Any) -> tuple[Rows, Rows]:
-    x, y = take(checked_rows(x, "x")), take(checked_rows(y, "y"))
+def _pairs(kernel: Any, x: Any, other_kernel: Any, y: Any) -> tuple[Rows, Rows]:
+    x, y = take(checked_rows(kernel, x, "x")), take(checked_rows(other_kernel, y, "y"))
     if num_rows(x) != num_rows(y):
         raise ValueError(f"x has {num_rows(x)} rows and y has {num_rows(y)}: give as many rows in x as in y.")
     return x, y

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernax._arrays import matmul
+from kernax._arrays import matmul, whole_number
 from kernax._programs import compiled
 from kernax.grams import MatrixGram, gram_of
 from kernax.kernels import AbstractKernel
+from kernax.kernels._kernel import check_rows
 from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, map_rows, num_rows, take
 from kernax.solvers import Eigh
 from kernax.statistics._dependence import centred
@@ -50,6 +51,7 @@ class KernelPCA(eqx.Module):
         rows = as_rows(x, "x")
         check_same_columns(rows, self.x, "x", "the rows of the components")
         check_rows_finite(rows, "x")
+        check_rows(self.kernel, rows)
         return _coordinates(self, rows)
 
 
@@ -69,8 +71,8 @@ def kernel_pca(kernel: AbstractKernel, x: Any, number: int) -> KernelPCA:
 
     A `KernelPCA`. A component with no variance has the eigenvalue 0 and coordinates 0.
     """
-    rows = take(checked_rows(x, "x"))
-    if not 1 <= number <= num_rows(rows):
+    rows, number = take(checked_rows(kernel, x, "x")), whole_number(number, "number")
+    if number > num_rows(rows):
         raise ValueError(f"number must be between 1 and the number of rows, {num_rows(rows)}, got {number}.")
     return _kernel_pca(kernel, rows, number)
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kernax._arrays import matmul
+from kernax._arrays import matmul, whole_number
 from kernax._programs import compiled
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
+from kernax.kernels._kernel import check_rows
 from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, num_rows, take
 
 
@@ -39,7 +40,7 @@ def mmd(kernel: AbstractKernel, x: Any, z: Any) -> Float[Array, ""]:
 
     A scalar.
     """
-    both, n = _joined(x, z)
+    both, n = _joined(kernel, x, z)
     return _mmd(kernel, both, n)
 
 
@@ -59,30 +60,28 @@ def mmd_test(kernel: AbstractKernel, x: Any, z: Any, *, key: Key[Array, ""], per
 
     A `PermutationTest(statistic, p_value, permuted)`.
     """
-    check_permutations(permutations)
-    both, n = _joined(x, z)
+    permutations = whole_number(permutations, "permutations")
+    both, n = _joined(kernel, x, z)
     return _mmd_test(kernel, both, n, key, permutations)
 
 
-def _joined(x: Any, z: Any) -> tuple[Rows, int]:
-    x, z = take(checked_rows(x, "x")), take(checked_rows(z, "z"))
+def _joined(kernel: Any, x: Any, z: Any) -> tuple[Rows, int]:
+    x, z = take(checked_rows(kernel, x, "x")), take(checked_rows(kernel, z, "z"))
     check_same_columns(z, x, "z", "x")
     return jax.tree.map(lambda one, other: jnp.concatenate([one, other]), x, z), num_rows(x)
 
 
-def checked_rows(x: Any, name: str) -> Rows:
-    """Rows of a sample: finite, and two or more."""
+def checked_rows(kernel: Any, x: Any, name: str) -> Rows:
+    """Rows of a sample: finite, two or more, and known to the kernel. Raises `TypeError` if that is no kernel."""
+    if not isinstance(kernel, AbstractKernel):
+        hint = ": write it with parentheses, an instance and not the class" if isinstance(kernel, type) else ""
+        raise TypeError(f"a statistic needs a kernel, such as kx.RBF(), got {kernel!r}{hint}.")
     rows = as_rows(x, name)
     if num_rows(rows, name) < 2:
         raise ValueError(f"{name} has {num_rows(rows, name)} row: a sample needs two rows or more.")
     check_rows_finite(rows, name)
+    check_rows(kernel, rows)
     return rows
-
-
-def check_permutations(permutations: int) -> None:
-    """Raise `ValueError` unless it is 1 or more."""
-    if permutations < 1:
-        raise ValueError(f"permutations must be 1 or more, got {permutations}.")
 
 
 def gram_matrix(kernel: AbstractKernel, x: Rows) -> Float[Array, "n n"]:
