@@ -1,4 +1,4 @@
-"""What commands say, where they say it, and how they end."""
+"""What commands print, and how they end."""
 
 import functools
 import json
@@ -35,17 +35,17 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         except KeyboardInterrupt:
             _end("interrupted.", INTERRUPTED)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
-            raise  # ends of their own; of a closed pipe, the reader has seen enough
+            raise  # typer ends the command; a closed pipe means that its reader has ended
         except Exception as error:
             # Ctrl-C while LAPACK runs inside a compiled program comes out as an error of JAX.
-            message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _told(error)
+            message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _explained(error)
             _end(message, code)
 
     return inner
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """What to say of an error that has to do with what was asked, and how to end; others are raised again."""
+def _explained(error: Exception) -> tuple[str, int]:
+    """The message and the exit code of an error in the input or in the numbers; other errors are raised again."""
     match error:
         case FailedError():
             return error.explanation, NUMERICAL
@@ -69,12 +69,12 @@ def _end(message: str, code: int) -> None:
 
 
 def note(message: str) -> None:
-    """A word on standard error."""
+    """A note on standard error."""
     typer.echo(f"note: {message}", err=True)
 
 
 def notes(messages: Iterable[str], *, quiet: bool) -> None:
-    """Words on standard error, unless the answer is for a machine, which has them in its answer."""
+    """Notes on standard error, unless they are part of a JSON answer."""
     for message in () if quiet else messages:
         note(message)
 
@@ -130,7 +130,7 @@ def _cell(value: Any) -> str:
 
 def set_precision(float32: bool) -> Any:
     """The floating type to fit in. Kernel matrices are ill-conditioned: 64 bits, unless 32 are asked for."""
-    if float32:  # as asked for: nothing to be told
+    if float32:  # as asked for
         warnings.filterwarnings("ignore", message=".*JAX is set to float32")
     else:
         jax.config.update("jax_enable_x64", True)
@@ -138,7 +138,7 @@ def set_precision(float32: bool) -> Any:
 
 
 def shows_progress(quiet: bool) -> bool:
-    """Bars are for people: on a terminal only."""
+    """Whether to show progress bars: only on a terminal."""
     return sys.stderr.isatty() and not quiet
 
 
@@ -147,16 +147,16 @@ def check_output(output: str | None, inputs: Iterable[str], endings: tuple[str, 
     if output is None:
         return
     if output == "-":
-        raise TableError("this does not go to standard output: give the name of a file with -o.")
+        raise TableError("this cannot be written to standard output: give the name of a file with -o.")
     folder = os.path.dirname(output) or "."
     if not os.path.isdir(folder):
-        raise TableError(f"{output}: there is no folder {folder!r} to write into: make it first.")
+        raise TableError(f"{output}: there is no folder {folder!r}: make it first.")
     if os.path.isdir(output):
         raise TableError(f"{output}: this is a folder; give the name of a file in it.")
     if not os.access(folder, os.W_OK):
-        raise TableError(f"{output}: the folder {folder!r} may not be written to.")
+        raise TableError(f"{output}: the folder {folder!r} is not writable.")
     for path in inputs:
         if os.path.realpath(output) == os.path.realpath(path):
             raise TableError(f"{output}: this is the input, which is not overwritten: give another name with -o.")
     if endings and os.path.splitext(output)[1].lower() not in endings:
-        raise TableError(f"{output}: the name is to end in {' or '.join(endings)}.")
+        raise TableError(f"{output}: the file name must end in {', '.join(endings[:-1])} or {endings[-1]}.")

@@ -20,7 +20,7 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
 
     - `frame`: a pandas frame with the rows of some groups.
     - `target`, `by`: the names of the target column and of the column that names the groups.
-    - `float64`: compute in double precision, whatever JAX is set to in the worker.
+    - `float64`: compute in double precision, independent of the setting of JAX in the worker.
     - `options`: those of `fit_table_many`.
 
     **Returns:**

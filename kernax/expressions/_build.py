@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from kernax._spelling import nearest
+from kernax.expressions._atoms import ALIASES, ATOMS, CATEGORICAL, Atom, atom_options, categorical_options
+from kernax.expressions._columns import AbstractColumn, PlainColumn, numbers_key
+from kernax.expressions._syntax import KernelExpressionError, Source, Term, read_expression
 from kernax.kernels import AbstractKernel, Categorical, Constant, Power, Product, Scale, Select, Sum
-from kernax.tables._atoms import ALIASES, ATOMS, CATEGORICAL, Atom, atom_options, categorical_options
-from kernax.tables._columns import Column, numbers_key
-from kernax.tables._errors import nearest
-from kernax.tables._syntax import KernelExpressionError, Source, Term, read_expression
 
 
 class Built(NamedTuple):
-    """A kernel, and of each of its leaves whether its value was written, and whether it is to be held."""
+    """A kernel, and for each of its leaves whether its value was written, and whether it is held fixed."""
 
     kernel: AbstractKernel
     given: list[bool]
@@ -31,11 +31,11 @@ class Built(NamedTuple):
 
 class _Context(NamedTuple):
     source: Source
-    columns: tuple[Column, ...]
+    columns: tuple[AbstractColumn, ...]
     """The columns of numbers that a kernel sees."""
     variance: float
     """The square of the target's scale; 1 inside products, where it has been divided by already."""
-    categories: tuple[Column, ...] = ()
+    categories: tuple[AbstractColumn, ...] = ()
     key: str | None = None
     """Where the rows have the numbers, if they are a dict."""
 
@@ -44,7 +44,7 @@ class _Context(NamedTuple):
         return kernel if self.key is None else Select(kernel, key=self.key)
 
 
-def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
+def parse_kernel(text: str, columns: int | Sequence[AbstractColumn] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
     """Make the kernel that an expression describes.
 
     Names are those of kernax's kernels, in upper or lower case. They are combined by `+`, `*`, `**`, numbers and brackets. A
@@ -70,13 +70,13 @@ def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale
     return build_kernel(text, columns, target_scale=target_scale).kernel
 
 
-def build_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> Built:
+def build_kernel(text: str, columns: int | Sequence[AbstractColumn] = 1, *, target_scale: float = 1.0) -> Built:
     """`parse_kernel`, with what was written and what is held."""
     if isinstance(columns, int):
-        columns = [Column(f"column {i}", "number") for i in range(columns)]
+        columns = [PlainColumn(f"column {i}") for i in range(columns)]
     tree, source = read_expression(text)
     if tree.kind == "number":
-        source.fail("a number alone is no kernel: name one, such as rbf", tree.at)
+        source.fail("a number is not a kernel: name one, such as rbf", tree.at)
     numbers = tuple(column for column in columns if not column.is_category)
     categories = tuple(column for column in columns if column.is_category)
     key = numbers_key(columns) if categories else None
@@ -84,7 +84,7 @@ def build_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale
     try:
         return _sum(_with_categories(tree, context), context, 1.0, False)
     except RecursionError:
-        source.fail("this is nested too deep", 0)
+        source.fail("this is nested too deeply", 0)
 
 
 def _with_categories(tree: Term, context: _Context) -> Term:
@@ -170,7 +170,7 @@ def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool)
         return Built(_made(context, term.at, lambda: Constant(factor / context.variance)), [True], [is_held])
     sums = [part for part in factors if part.kind == "sum" or _call_name(part) == "fixed" or _holds_sum(part)]
     if is_held and (sums or _call_name(factors[0]) == "select"):
-        context.source.fail("a number that is held multiplies plain kernels: write it before each term", held_numbers[0].at)
+        context.source.fail("a fixed number can only multiply plain kernels: write it before each term", held_numbers[0].at)
     if len(factors) == 1 and (sums or _call_name(factors[0]) == "select"):
         return _wrapped(factors[0], context, factor, is_written)
     if len(factors) == 1 and _call_name(factors[0]) in ("linear", "constant"):
@@ -255,7 +255,7 @@ def _atom(term: Term, context: _Context) -> Built:
     inside = context if columns is None else _narrowed(context, columns)
     if not inside.columns and name != "constant":
         context.source.fail(
-            f"{term.value} is for columns of numbers, and there are none: write {CATEGORICAL}"
+            f"{term.value} is for columns of numbers, but the table has none: write {CATEGORICAL}"
             f'("{context.categories[0].name}")',
             term.at,
         )
@@ -274,7 +274,7 @@ def _categorical(term: Term, context: _Context) -> Built:
     options = dict(term.options)
     chosen = options.pop("columns", names[0] if len(names) == 1 else None)
     if not isinstance(chosen, str) or chosen not in names:
-        known = f"The categories here are {', '.join(names)}" if names else "There is no column of categories here"
+        known = f"The categories here are {', '.join(names)}" if names else "There are no columns of categories here"
         if any(column.name == chosen for column in context.columns):
             known = f"{chosen} is read as numbers: write --categories {chosen} to read it as categories"
         elif chosen is None:
@@ -301,7 +301,7 @@ def _columns_of(term: Term, context: _Context) -> tuple[int, ...] | None:
     chosen = dict(term.options).get("columns")
     if chosen is None:
         if _call_name(term) == "select":
-            context.source.fail('select wants a kernel and columns: select(rbf, "t") or select(rbf, [0, 1])', term.at)
+            context.source.fail('select needs a kernel and columns: select(rbf, "t") or select(rbf, [0, 1])', term.at)
         return None
     names = [column.name for column in context.columns]
     places = []
@@ -330,13 +330,13 @@ def _narrowed(context: _Context, columns: tuple[int, ...] | None) -> _Context:
 def _only_part(term: Term, context: _Context) -> Term:
     if not term.parts:
         context.source.fail(
-            f"{term.value} wants a kernel: {term.value}(rbf{', …' if _call_name(term) == 'select' else ''})", term.at
+            f"{term.value} needs a kernel: {term.value}(rbf{', …' if _call_name(term) == 'select' else ''})", term.at
         )
     unknown = [option for option, _ in term.options if option != "columns"]
     if unknown:
         context.source.fail(f"{term.value} has no {unknown[0]!r}", term.at)
     if term.parts[0].kind == "number":
-        context.source.fail("a number alone is no kernel here: name one, such as rbf", term.parts[0].at)
+        context.source.fail("a number is not a kernel: name one, such as rbf", term.parts[0].at)
     return term.parts[0]
 
 
@@ -365,7 +365,7 @@ def _joined(kernel: AbstractKernel, built: list[Built]) -> Built:
 
 
 def _made(context: _Context, at: int, make: Any) -> Any:
-    """What `make` makes; what a kernel itself refuses is told with its place."""
+    """What `make` makes; an error of the kernel itself is reported with its place."""
     try:
         return make()
     except KernelExpressionError:
@@ -384,3 +384,17 @@ def written_values(built: Built, start: AbstractKernel) -> AbstractKernel:
         start,
         built.tree(built.given),
     )
+
+
+def has_level(kernel: AbstractKernel) -> bool:
+    """Whether a kernel has a constant as one of its terms, so that functions drawn from it have a level of their own."""
+    match kernel:
+        case Constant():
+            return True
+        case Sum():
+            return any(map(has_level, kernel.kernels))
+        case Product():
+            return all(map(has_level, kernel.kernels))
+        case Scale() | Select() | Power():
+            return has_level(kernel.kernel)
+    return False
