@@ -180,9 +180,7 @@ def test_a_table_of_categories_alone_needs_no_other_kernel():
     of = {name: rows()[name] for name in ("site", "wet", "y")}
     fit = tables.fit_table(of, "y", max_steps=3)
     assert [type(kernel) for kernel in fit.fit.model.kernel.kernel.kernels] == [kx.kernels.Categorical] * 2
-    with pytest.raises(
-        KernelExpressionError, match=r'numbers, but the table has none: write categorical\("site"'
-    ):
+    with pytest.raises(KernelExpressionError, match=r'numbers, but the table has none: write categorical\("site"'):
         tables.fit_table(of, "y", kernel="rbf + matern32 * categorical('site')")
 
 

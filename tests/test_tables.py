@@ -327,7 +327,7 @@ def test_lines_are_those_of_the_file_whatever_is_in_its_rows(tmp_path):
     read = tables.read_table(path)
     assert read.names == ["a\nname", "b", "y"]
     assert read.lines.tolist() == [4, 7, 9]
-    missing = tables._columns.missing_rows(read, read.names)
+    missing = tables._values.missing_rows(read, read.names)
     assert {name: rows.tolist() for name, rows in missing.items()} == {"b": [2], "y": [1]}
     assert read.copied()["b"].tolist() == ["two\nlines", "x", " NaN "]
     with pytest.raises(TableError, match=r"column 'b' in line 9; column 'y' in line 7"):
@@ -347,9 +347,9 @@ def test_text_that_is_missing_is_the_same_in_every_kind_of_table(tmp_path):
     tables.write_table(tmp_path / "it.feather", {name: np.array(values, object) for name, values in of.items()})
     for kind in [*kinds, tmp_path / "it.csv", tmp_path / "it.feather"]:
         read = tables._read.as_table(kind)
-        assert tables._columns.missing_rows(read, ["word"])["word"].tolist() == list(range(1, 10))
-        kept, _ = tables._columns.without_missing(read, ["word"], "drop")
-        assert tables._columns.group_names(kept, "word") == ["east", "west"]
+        assert tables._values.missing_rows(read, ["word"])["word"].tolist() == list(range(1, 10))
+        kept, _ = tables._values.without_missing(read, ["word"], "drop")
+        assert tables._values.group_names(kept, "word") == ["east", "west"]
         np.testing.assert_array_equal(np.asarray(read.columns["y"], float), of["y"])
 
 
@@ -366,12 +366,12 @@ def test_lazy_frames_and_relations_are_tables(fitted):
 def test_rows_that_lack_a_value_can_be_dropped(tmp_path):
     path = tmp_path / "gaps.csv"
     path.write_text("a,b,y\n1,2,3\n2,,4\n\nnan,1,1\n4,5,null\n5,6,7\n6,7,9\n")
-    read, kept = tables._columns.without_missing(tables.read_table(path), ["a", "b", "y"], "drop")
+    read, kept = tables._values.without_missing(tables.read_table(path), ["a", "b", "y"], "drop")
     np.testing.assert_array_equal(kept, [0, 4, 5])
     assert read.lines.tolist() == [2, 7, 8]
     assert "3 of 6 rows dropped" in read.notes[0]
     with pytest.raises(TableError, match="missing must be 'error' or 'drop'"):
-        tables._columns.without_missing(tables.read_table(path), ["a"], "ignore")
+        tables._values.without_missing(tables.read_table(path), ["a"], "ignore")
 
 
 def test_columns_are_found_by_name_and_near_names_are_told(fitted, path):
@@ -428,13 +428,13 @@ def test_what_numpy_hides_is_missing_and_what_is_not_asked_for_may_be_anything()
         "far": np.array(["12000-01-01", "2000-01-01", "2001-01-01"], "M8[us]"),
     }
     read = tables._read.as_table({**odd, "y": [1.0, 2.0, 4.0]})
-    missing = tables._columns.missing_rows(read, list(odd))
+    missing = tables._values.missing_rows(read, list(odd))
     assert {name: rows.tolist() for name, rows in missing.items()} == {"hidden": [1], "lists": [2], "na": [1]}
     with pytest.raises(TableError, match=r"column 'far' has days before the year 1 or after 9999 in row 0"):
-        tables._columns.read_values(read, "far")
+        tables._values.read_values(read, "far")
     whole = pyarrow.table({"lists": [[1], [2, 3]], "x": [1.0, 2.0]})
     with pytest.raises(TableError, match=r"column 'lists' has '\[1\]' in rows 0, 1"):
-        tables._columns.read_values(tables._read.as_table(whole), "lists")
+        tables._values.read_values(tables._read.as_table(whole), "lists")
     assert tables._dates.microseconds("0001-01-01T00:00:00+05:00") is None
 
 
@@ -734,7 +734,7 @@ def test_names_of_groups_stay_apart_and_are_the_same_in_every_file():
     frames = [pd.DataFrame({"g": values}) for values in whole.values()] + [pl.DataFrame({"g": large})]
     for frame in [*frames, pyarrow.table({"g": large}), {"g": large}]:
         read = tables._read.as_table(frame)
-        kept, _ = tables._columns.without_missing(read, ["g"], "drop")
+        kept, _ = tables._values.without_missing(read, ["g"], "drop")
         assert tables._many.group_names(kept, "g") == ["1152921504606846977", "1152921504606846978"]
     days = np.array(["2020-01-01", "2020-01-01T12:30"], "M8[us]")
     for values, names in [
@@ -748,6 +748,8 @@ def test_names_of_groups_stay_apart_and_are_the_same_in_every_file():
 
 def test_many_fits_come_back_from_a_file(many, tmp_path):
     kx.save(tmp_path / "fits.kx", many)
+    with pytest.raises(TypeError, match="predicts from its targets"):
+        kx.save(tmp_path / "without.kx", many, targets=False)
     loaded = kx.load(tmp_path / "fits.kx")
     text = {"shop": np.array(["2", "1"], object), "t": np.array([1.0, 2.0])}
     number = {"shop": np.array([2.0, 1.0]), "t": np.array([1.0, 2.0])}
@@ -838,7 +840,8 @@ def test_tables_are_written_whole_or_not_at_all(tmp_path):
 def test_tables_need_no_extra():
     code = (
         "import sys\n"
-        "for name in ('pyarrow', 'typer', 'rich', 'matplotlib', 'tqdm', 'pandas', 'sklearn'): sys.modules[name] = None\n"
+        "absent = 'pyarrow', 'narwhals', 'typer', 'rich', 'matplotlib', 'tqdm', 'pandas', 'sklearn'\n"
+        "sys.modules.update(dict.fromkeys(absent))\n"
         "from kernax import tables\n"
         "print(tables.parse_kernel('rbf').variance)\n"
     )

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,8 @@ from rich.text import Text
 
 from kernax.io import FileError
 from kernax.solvers import FailedError
-from kernax.tables import KernelExpressionError, TableError
+from kernax.tables import KernelExpressionError, TableError, write_table
+from kernax.tables._write import csv_text, time_text
 
 NUMERICAL, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -126,6 +127,34 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def deliver(
+    columns: dict[str, Any], output: str | None, about: dict[str, Any], messages: Sequence[str], sentence: str, json: bool
+) -> None:
+    """Columns into a file, or as CSV on standard output; with `json`, one object with `about`.
+
+    **Arguments:**
+
+    - `columns`: the columns by name.
+    - `output`: the file; `None` or `-` for standard output.
+    - `about`: what the JSON object has besides.
+    - `messages`: notes.
+    - `sentence`: what is printed if the columns go to a file.
+    - `json`: whether the answer is a JSON object.
+    """
+    to_file = output is not None and output != "-"
+    if output is not None and to_file:
+        write_table(output, columns)
+    notes(messages, quiet=json)
+    if json:
+        times = {name: np.asarray(values) for name, values in columns.items() if np.asarray(values).dtype.kind == "M"}
+        shown = columns | {name: [time_text(value) for value in values] for name, values in times.items()}
+        print_json(about | {"notes": messages} | ({"output": output} if to_file else {"columns": shown}))
+    elif to_file:
+        say(f"{sentence} → {output}")
+    else:
+        typer.echo(csv_text(columns), nl=False)
 
 
 def set_precision(float32: bool) -> Any:

@@ -1,16 +1,15 @@
 """`kernax predict`: a model and a new table become predictions."""
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from kernax.cli import _options as options
-from kernax.cli._console import check_output, notes, print_json, say, set_precision
+from kernax.cli._console import check_output, deliver, set_precision
 from kernax.io import FileError, load
-from kernax.tables import ManyTableFits, TableError, TableFit, read_table, write_table
-from kernax.tables._write import csv_text
+from kernax.tables import ManyTableFits, TableError, TableFit, read_table
 
 
 def predict(
@@ -40,20 +39,11 @@ def predict(
         raise TableError(
             f"{data}: the column {taken[0]!r} exists already: give --prefix, or --only to write only the new columns."
         )
-    answers, kept, about = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
+    answers, kept, notes = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
     own = {} if only else table.taken(kept).copied()
     columns: dict[str, np.ndarray] = {**own, **{new[name]: values for name, values in answers.items()}}
-    if output is not None and output != "-":
-        write_table(output, columns)
-    notes(about, quiet=json)
-    if json:
-        answer: dict[str, Any] = {"rows": len(kept), "level": level, "notes": about}
-        to_file = output is not None and output != "-"
-        print_json(answer | ({"output": output} if to_file else {"columns": columns}))
-    elif output is None or output == "-":
-        typer.echo(csv_text(columns), nl=False)
-    else:
-        say(f"{len(kept)} predictions of {fitted.target.name} → {output}")
+    sentence = f"{len(kept)} predictions of {fitted.target.name}"
+    deliver(columns, output, {"rows": len(kept), "level": level}, notes, sentence, json)
 
 
 def load_model(path: str) -> TableFit | ManyTableFits:

@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
         """The group of each row of a table, or of a piece of one that begins at row `offset`."""
         by = [columns.keys(name) for name in listed(self.by)]
         for name, keys in zip(listed(self.by), by, strict=True):
-            missing = [i for i, key in enumerate(keys) if key is None or key != key]
+            missing = [i for i, key in enumerate(keys) if key is None]
             if missing:
                 raise ValueError(
                     f"column {name!r} names no group in {len(missing)} of the rows {offset} to {offset + len(keys) - 1} "
@@ -209,10 +209,21 @@ def _objects(values: list) -> np.ndarray:
 
 
 def cleared(values: list) -> list:
-    """Values with `None` for text that stands for a missing value."""
+    """Values with `None` for each that is missing: NaN, NaT, another library's NA, and the text of `MISSING`."""
     texts = {value for value in values if isinstance(value, str)}
     absent = {text for text in texts if text.strip().lower() in MISSING}
-    return [None if isinstance(value, str) and value in absent else value for value in values] if absent else values
+    return [None if _is_missing(value, absent) else value for value in values]
+
+
+def _is_missing(value: Any, absent: set[str]) -> bool:
+    if value is None or isinstance(value, str):
+        return value is None or value in absent
+    try:
+        return bool(value != value)
+    except ValueError:  # an array has no truth
+        return False
+    except (TypeError, ArithmeticError):  # neither has pandas.NA, nor a signalling NaN
+        return True
 
 
 def _listed(values: Any) -> list:

@@ -12,6 +12,7 @@ import numpy as np
 
 from kernax._spelling import nearest
 from kernax.expressions._atoms import ALIASES, ATOMS, CATEGORICAL, Atom, atom_options, categorical_options
+from kernax.expressions._categories import call_name, flat, with_categories
 from kernax.expressions._columns import AbstractColumn, PlainColumn, numbers_key
 from kernax.expressions._syntax import KernelExpressionError, Source, Term, read_expression
 from kernax.kernels import AbstractKernel, Categorical, Constant, Power, Product, Scale, Select, Sum
@@ -82,70 +83,14 @@ def build_kernel(text: str, columns: int | Sequence[AbstractColumn] = 1, *, targ
     key = numbers_key(columns) if categories else None
     context = _Context(source, numbers, target_scale**2, categories, key)
     try:
-        return _sum(_with_categories(tree, context), context, 1.0, False)
+        return _sum(with_categories(tree, source, len(numbers), categories), context, 1.0, False)
     except RecursionError:
         source.fail("this is nested too deeply", 0)
 
 
-def _with_categories(tree: Term, context: _Context) -> Term:
-    """The expression with a factor for each column of categories that it does not name."""
-    named = _named_categories(tree, context)
-    factors = [
-        Term("call", tree.at, value=CATEGORICAL, options=(("columns", column.name),))
-        for column in context.categories
-        if column.name not in named and len(column.levels) > 1
-    ]
-    if not factors:
-        return tree
-    if not context.columns and tree.kind == "call" and _call_name(tree) in ATOMS and not tree.options:
-        return _times(factors[0], factors[1:])  # without numbers, every kernel of them is 1
-    terms = [_times(term, factors) if _sees_all(term) else term for term in _flat(tree, "sum")]
-    for term in terms:
-        spline = _spline_in(term) if term.kind == "product" and term.parts[-1] is factors[-1] else None
-        if spline is not None:
-            name = context.categories[0].name
-            context.source.fail(
-                f"{spline.value} cannot be multiplied by a kernel of categories: add one, {spline.value} + "
-                f'categorical("{name}"), or leave the column out (--drop {name})',
-                spline.at,
-            )
-    return terms[0] if len(terms) == 1 else Term("sum", tree.at, tuple(terms))
-
-
-def _times(term: Term, factors: list[Term]) -> Term:
-    return Term("product", term.at, (term, *factors)) if factors else term
-
-
-def _named_categories(term: Term, context: _Context) -> set[str]:
-    own = set()
-    if _call_name(term) == CATEGORICAL:
-        chosen = dict(term.options).get("columns")
-        own = {chosen} if isinstance(chosen, str) else {column.name for column in context.categories[:1]}
-    return own.union(*(_named_categories(part, context) for part in term.parts))
-
-
-def _sees_all(term: Term) -> bool:
-    """Whether a term has a kernel of all columns: one that does not choose some."""
-    name = _call_name(term)
-    if name == "select":
-        return False
-    is_chosen = "columns" in dict(term.options) or name in ("constant", CATEGORICAL)
-    return (name in ATOMS and not is_chosen) or any(map(_sees_all, term.parts))
-
-
-def _spline_in(term: Term) -> Term | None:
-    if _call_name(term) in ("cubicspline", "thinplate"):
-        return term
-    return next((found for part in term.parts if (found := _spline_in(part)) is not None), None)
-
-
-def _flat(term: Term, kind: str) -> list[Term]:
-    return [inner for part in term.parts for inner in _flat(part, kind)] if term.kind == kind else [term]
-
-
 def _sum(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """A sum in which each term has a variance of its own; `factor` multiplies them all."""
-    built = [_scaled_term(part, context, factor, is_written) for part in _flat(term, "sum")]
+    built = [_scaled_term(part, context, factor, is_written) for part in flat(term, "sum")]
     if len(built) == 1:
         return built[0]
     # Sums within sums (`2 * (a + b) + c`) have been multiplied out.
@@ -155,7 +100,7 @@ def _sum(term: Term, context: _Context, factor: float, is_written: bool) -> Buil
 
 def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """One term of a sum, with its variance."""
-    parts = _flat(term, "product")
+    parts = flat(term, "product")
     held_numbers = [part.parts[0] for part in parts if _is_held_number(part)]
     numbers = [part for part in parts if part.kind == "number"] + held_numbers
     factors = [part for part in parts if part.kind != "number" and not _is_held_number(part)]
@@ -168,12 +113,12 @@ def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool)
         context.source.fail("this number is not finite", term.at)
     if not factors:
         return Built(_made(context, term.at, lambda: Constant(factor / context.variance)), [True], [is_held])
-    sums = [part for part in factors if part.kind == "sum" or _call_name(part) == "fixed" or _holds_sum(part)]
-    if is_held and (sums or _call_name(factors[0]) == "select"):
+    sums = [part for part in factors if part.kind == "sum" or call_name(part) == "fixed" or _holds_sum(part)]
+    if is_held and (sums or call_name(factors[0]) == "select"):
         context.source.fail("a fixed number can only multiply plain kernels: write it before each term", held_numbers[0].at)
-    if len(factors) == 1 and (sums or _call_name(factors[0]) == "select"):
+    if len(factors) == 1 and (sums or call_name(factors[0]) == "select"):
         return _wrapped(factors[0], context, factor, is_written)
-    if len(factors) == 1 and _call_name(factors[0]) in ("linear", "constant"):
+    if len(factors) == 1 and call_name(factors[0]) in ("linear", "constant"):
         return _own_variance(factors[0], context, factor, is_written, is_held)
     if not sums:
         inner = _product(term, [_factor(part, context) for part in factors], context)
@@ -196,7 +141,7 @@ def _product(term: Term, built: list[Built], context: _Context) -> Built:
 
 def _wrapped(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """A sum, or what stands around one, whose terms have variances."""
-    match _call_name(term):
+    match call_name(term):
         case "fixed":
             inner = _sum(_only_part(term, context), context, factor, is_written)
             return inner._replace(held=[True] * len(inner.held))
@@ -217,7 +162,7 @@ def _factor(term: Term, context: _Context) -> Built:
         return _sum(term, inside, 1.0, False)
     if term.kind == "product":
         return _scaled_term(term, inside, 1.0, False)
-    match _call_name(term):
+    match call_name(term):
         case "fixed":
             inner = _factor(_only_part(term, context), inside)
             return inner._replace(held=[True] * len(inner.held))
@@ -240,7 +185,7 @@ def _own_variance(term: Term, context: _Context, factor: float, is_written: bool
 
 
 def _atom(term: Term, context: _Context) -> Built:
-    name = _call_name(term)
+    name = call_name(term)
     if name == CATEGORICAL:
         return _categorical(term, context)
     atom = ATOMS.get(name)
@@ -300,7 +245,7 @@ def _columns_of(term: Term, context: _Context) -> tuple[int, ...] | None:
     """The places of the columns that a call names, among those that it sees; None if it names none."""
     chosen = dict(term.options).get("columns")
     if chosen is None:
-        if _call_name(term) == "select":
+        if call_name(term) == "select":
             context.source.fail('select needs a kernel and columns: select(rbf, "t") or select(rbf, [0, 1])', term.at)
         return None
     names = [column.name for column in context.columns]
@@ -330,7 +275,7 @@ def _narrowed(context: _Context, columns: tuple[int, ...] | None) -> _Context:
 def _only_part(term: Term, context: _Context) -> Term:
     if not term.parts:
         context.source.fail(
-            f"{term.value} needs a kernel: {term.value}(rbf{', …' if _call_name(term) == 'select' else ''})", term.at
+            f"{term.value} needs a kernel: {term.value}(rbf{', …' if call_name(term) == 'select' else ''})", term.at
         )
     unknown = [option for option, _ in term.options if option != "columns"]
     if unknown:
@@ -341,23 +286,16 @@ def _only_part(term: Term, context: _Context) -> Term:
 
 
 def _holds_sum(term: Term) -> bool:
-    return _call_name(term) == "select" and any(_flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
+    return call_name(term) == "select" and any(flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
 
 
 def _is_held_number(term: Term) -> bool:
-    return _call_name(term) == "fixed" and len(term.parts) == 1 and term.parts[0].kind == "number"
+    return call_name(term) == "fixed" and len(term.parts) == 1 and term.parts[0].kind == "number"
 
 
 def _writes_variance(term: Term) -> bool:
     """Whether a number inside says how large the kernel is."""
     return term.kind == "number" or "variance" in dict(term.options) or any(map(_writes_variance, term.parts))
-
-
-def _call_name(term: Term) -> str:
-    if term.kind != "call":
-        return ""
-    name = str(term.value).lower().replace("_", "")
-    return ALIASES.get(name, name)
 
 
 def _joined(kernel: AbstractKernel, built: list[Built]) -> Built:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from kernax.tables._columns import read_values
 from kernax.tables._errors import TableError
 from kernax.tables._read import Table
+from kernax.tables._values import read_values
 
 _DAY = 86_400_000_000
 _LENGTHS = {"day": _DAY, "hour": _DAY // 24, "minute": _DAY // 1440, "second": 1_000_000, "microsecond": 1}

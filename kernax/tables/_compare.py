@@ -13,7 +13,6 @@ from kernax.data import Data
 from kernax.solvers import AbstractSolver, FailedError
 from kernax.tables._classifiers import CLASSIFIERS, CLASSIFIERS_OF_SEVERAL
 from kernax.tables._column import Column, rows_of
-from kernax.tables._columns import MAX_LEVELS
 from kernax.tables._design import Reading, as_names, make_design
 from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import NORMAL, built_with_level, folds_of
@@ -21,6 +20,7 @@ from kernax.tables._regressors import REGRESSORS, Answer, Fold
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import start_of
 from kernax.tables._table_fit import check_noise
+from kernax.tables._values import MAX_LEVELS
 
 
 class Comparison(NamedTuple):

@@ -9,9 +9,10 @@ import numpy as np
 
 from kernax._spelling import nearest
 from kernax.tables._column import Column
-from kernax.tables._columns import MAX_LEVELS, fitted_column, new_values, without_missing
+from kernax.tables._columns import fitted_column, new_values
 from kernax.tables._errors import TableError
 from kernax.tables._read import Table, as_table
+from kernax.tables._values import MAX_LEVELS, without_missing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 from kernax._spelling import listed
 from kernax.forecasting import Seasonal, forecast_many
 from kernax.tables._clock import DATES, clock_of
-from kernax.tables._columns import group_names, missing_rows, read_values, without_missing
 from kernax.tables._errors import TableError
 from kernax.tables._read import Table, as_table
 from kernax.tables._table_fit import check_level
+from kernax.tables._values import group_names, missing_rows, read_values, without_missing
 
 _SPARSE = 10
 """The largest number of steps for each row: with more, the times are not regular."""

@@ -23,7 +23,6 @@ from kernax.reports._parameters import described_parameters
 from kernax.selection import loo_mse
 from kernax.solvers import AbstractSolver
 from kernax.tables._column import Column, rows_of
-from kernax.tables._columns import MAX_LEVELS, group_names
 from kernax.tables._design import Reading, make_design, new_inputs
 from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import NORMAL, prediction_names
@@ -32,6 +31,7 @@ from kernax.tables._report import report_of_table_fits, table_names
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+from kernax.tables._values import MAX_LEVELS, group_names
 
 _MOST_ROWS = 20_000
 """Of a group, without a solver for many rows."""
@@ -67,6 +67,11 @@ class ManyTableFits(eqx.Module):
     """Notes about the table."""
     solver: AbstractSolver | None = None
     """How the models were conditioned; `None` for `kx.Cholesky()`."""
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether a file needs the targets: predictions are made from them."""
+        return True
 
     @property
     def prediction_names(self) -> list[str]:

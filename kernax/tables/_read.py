@@ -240,31 +240,18 @@ def _plain(values: Any) -> np.ndarray:
         return values
     if values.dtype.kind == "M":
         return values.astype("M8[us]")
-    if values.dtype.kind == "m":  # durations, whose unit would be lost: text, and so refused where it is used
+    if values.dtype.kind == "m":  # text, which is refused where it is used: the unit would be lost
         return np.array([None if np.isnat(value) else str(value) for value in values], dtype=object)
-    plain = values.tolist()
-    missing = [_is_missing(value) for value in plain]
-    some = [value for value, lacks in zip(plain, missing, strict=True) if not lacks]
+    some = [value for value in values if value is not None]
     if some and all(isinstance(value, bool | np.bool_) for value in some):
-        texts = [None if lacks else str(bool(value)).lower() for value, lacks in zip(plain, missing, strict=True)]
-        return np.array(texts, dtype=object)
+        return np.array([None if value is None else str(bool(value)).lower() for value in values], dtype=object)
     if some and all(isinstance(value, int | float | np.number) for value in some):
-        return np.array([np.nan if lacks else value for value, lacks in zip(plain, missing, strict=True)], dtype=np.float64)
-    return np.array([None if lacks else _text(value) for value, lacks in zip(plain, missing, strict=True)], dtype=object)
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array([None if value is None else _text(value) for value in values], dtype=object)
 
 
 def _utc(time: np.datetime64) -> str | None:
     return None if np.isnat(time) else f"{time}Z"
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a value is None, NaN, NaT or another library's NA."""
-    try:
-        return value is None or bool(value != value)
-    except ValueError:  # an array has no truth
-        return False
-    except (TypeError, ArithmeticError):  # neither has pandas.NA, nor a NaN that signals
-        return True
 
 
 def _text(value: Any) -> str:

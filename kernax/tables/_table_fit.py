@@ -20,7 +20,6 @@ from kernax.posterior import predict
 from kernax.reports import Report
 from kernax.solvers import AbstractSolver, Result
 from kernax.tables._column import Column, rows_of
-from kernax.tables._columns import MAX_LEVELS
 from kernax.tables._design import Reading, make_design, new_inputs
 from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import (
@@ -37,6 +36,7 @@ from kernax.tables._read import as_table
 from kernax.tables._report import report_of_table_fit
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import objective_of, start_of, with_calibrated_variance
+from kernax.tables._values import MAX_LEVELS
 
 DEFAULT_KERNEL = "matern52"
 
