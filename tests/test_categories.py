@@ -96,7 +96,7 @@ def test_categories_with_missing_values_follow_the_rules_for_missing_values(fitt
 def test_a_category_that_the_model_does_not_know_is_named(fitted):
     new = rows(seed=1)
     new["site"][[3, 8]] = "nort"
-    with pytest.raises(TableError, match=r"'site' has 'nort' in rows 3, 8 .* mean 'north'\?.*Leave those rows out, or"):
+    with pytest.raises(TableError, match=r"'site' has 'nort' in rows 3, 8 .* mean 'north'\?.*Leave these rows out, or"):
         fitted.predict(new)
 
 
@@ -180,7 +180,7 @@ def test_a_table_of_categories_alone_needs_no_other_kernel():
     of = {name: rows()[name] for name in ("site", "wet", "y")}
     fit = tables.fit_table(of, "y", max_steps=3)
     assert [type(kernel) for kernel in fit.fit.model.kernel.kernel.kernels] == [kx.kernels.Categorical] * 2
-    with pytest.raises(KernelExpressionError, match=r'columns of numbers, and there are none: write categorical\("site"'):
+    with pytest.raises(KernelExpressionError, match=r'numbers, but the table has none: write categorical\("site"'):
         tables.fit_table(of, "y", kernel="rbf + matern32 * categorical('site')")
 
 

@@ -133,6 +133,32 @@ def test_a_matrix_that_does_not_fit_ends_with_1_and_a_solver(folder, monkeypatch
     assert "--solver auto" in done.stderr
 
 
+def test_an_interrupted_fit_resumes_from_a_folder(data, tmp_path, monkeypatch):
+    from kernax.fitting import _lanes
+
+    advance, calls = _lanes._advance, []
+    monkeypatch.setattr(_lanes, "_advance", lambda *given: (calls.append(1), advance(*given))[1])
+    words = ("fit", data, "-t", "level", "--max-steps", 4, "--checkpoint", tmp_path / "kept")
+    call(*words, "-o", tmp_path / "first.kx")
+    assert calls
+    calls.clear()
+    call(*words, "-o", tmp_path / "second.kx")
+    assert not calls  # nothing is computed again
+    first, second = (float(kx.load(tmp_path / f"{name}.kx").fit.value) for name in ("first", "second"))
+    assert first == second
+
+
+def test_forecasts_leave_out_rows_without_a_time(folder):
+    days = np.arange("2026-01-01", "2026-02-01", dtype="M8[D]")
+    rows = [f"{day},{np.sin(i)}\n" for i, day in enumerate(days)]
+    rows[5] = "NA,3\n"
+    (folder / "untimed.csv").write_text("day,y\n" + "".join(rows))
+    words = ("forecast", folder / "untimed.csv", "--horizon", 2, "--period", 0, "-o", folder / "later.feather")
+    assert "column 'day' in line 7" in call(*words, code=2).stderr
+    assert "1 of 31 rows dropped: values are missing in 'day'" in call(*words, "--missing", "drop").stderr
+    assert tables.read_table(folder / "later.feather").num_rows == 2
+
+
 def test_32_bits_if_they_are_asked_for(data, folder):
     words = ("fit", data, "-t", "level", "-o", folder / "single.kx", "--float32", "-k", "fixed(1 * rbf)", "--noise", "2")
     assert "JAX" not in call(*words).stderr
@@ -197,7 +223,7 @@ BAD = {
     "another file": (["predict", "OTHER", "NEW", "-o", "OUT.csv"], "holds a Model, not a model that `kernax fit`"),
     "mismatch": (["predict", "MODEL", "ODD", "-o", "OUT.csv"], "no column 'depth', with which"),
     "level": (["predict", "MODEL", "NEW", "--level", "95", "-o", "OUT.csv"], "between 0 and 1"),
-    "ending": (["predict", "MODEL", "NEW", "-o", "OUT.xlsx"], "end in .csv or .parquet"),
+    "ending": (["predict", "MODEL", "NEW", "-o", "OUT.xlsx"], "end in .csv, .parquet, "),
     "over input": (["predict", "MODEL", "NEW", "-o", "NEW"], "this is the input"),
     "no group": (["fit-many", "DATA", "-t", "level", "--by", "shop", "-o", "OUT.kx"], "no column 'shop'"),
     "method": (["compare", "DATA", "-t", "level", "--methods", "magic", "-o", "OUT.csv"], "no method 'magic'"),
@@ -278,7 +304,7 @@ def test_classes_are_fitted_predicted_and_reported(folder):
     assert "kind along t" in page.text
     assert "Probability of each class." in page.text
     done = call("fit", folder / "classes.csv", "-t", "kind", "--likelihood", "poisson", "-o", folder / "x.kx", code=2)
-    assert "the target is to be a number here" in done.stderr
+    assert "the target must be a number here" in done.stderr
 
 
 def test_columns_are_copied_to_the_letter_and_times_keep_their_zone(folder):
@@ -354,6 +380,7 @@ def test_many_fits_and_their_predictions(folder):
     assert all(source.startswith("#") for source in page.sources)
     assert page.tags.count("svg") == 1 + 1 + 4  # the worst fits, errors, lengthscale, variance, noise and level
     assert f"{float(read(folder / 'f.csv')['loo_rmse'][0]):.4g}" in page.text
+    assert {"Columns", "Groups"} <= set(page.text)
 
 
 def test_many_fits_resume_from_a_folder_and_run_on_a_cluster(folder, monkeypatch):
@@ -429,6 +456,8 @@ def test_a_report_is_one_page_that_loads_nothing_and_runs_nothing(folder):
     assert page.tags.count("svg") == 4 + 1 + 1 + 1  # rows left out, their autocorrelation, the column, the optimiser
     assert all(source.startswith("#") for source in page.sources)
     assert "a $x$ & b" in page.text
+    assert "Columns" in page.text
+    assert kx.report(kx.load(folder / "evil.kx")).to_html() == text
     assert "RMSE" in text
 
 

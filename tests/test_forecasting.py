@@ -15,7 +15,7 @@ import kernax as kx
 from kernax.cli import app
 from kernax.forecasting import Seasonal, backtest_many, coverage, forecast, forecast_many, gaussian_crps, naive_error
 from kernax.forecasting._seasonal import negative_log_posterior
-from kernax.tables._forecast import _clock_of
+from kernax.tables._clock import clock_of
 
 PERIOD, HORIZON = 4, 4
 MODEL = Seasonal(periods=PERIOD)
@@ -244,14 +244,14 @@ def test_the_command_line_forecasts_each_series(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (table([1.0, 2.0], y=[1.0, 2.0]), {}, "no column of dates"),
+        (table([1.0, 2.0], y=[1.0, 2.0]), {}, "no columns of dates"),
         (table(MONTHS[:3], y=[1.0, 2.0, 3.0], z=[1.0, 2.0, 3.0]), {}, "several columns"),
         (table(MONTHS[[0, 0, 1]], y=[1.0, 2.0, 3.0]), {}, "several rows for one time"),
         (table([0.0, 1.0, 2.3], y=[1.0, 2.0, 3.0]), {"time": "when"}, "not regular"),
         (table(days("2020-01-01 2020-01-02 2023-07-09"), y=[1.0, 2.0, 3.0]), {}, "not regular"),
         (table(MONTHS[:1], y=[1.0]), {}, "one time only"),
         (table(MONTHS[:2], y=[np.nan, np.nan]), {}, "no row has a value"),
-        (table(MONTHS[:3], y=["a", "b", "c"]), {}, "holds no numbers"),
+        (table(MONTHS[:3], y=["a", "b", "c"]), {}, "does not hold numbers"),
         (table(["a", "b", "c"], y=[1.0, 2.0, 3.0]), {"time": "when"}, "neither dates nor numbers"),
         (table(MONTHS[:3], y=[1.0, 2.0, 3.0]), {"by": "y", "target": "y"}, "different columns"),
         (table(MONTHS[:3], y=[1.0, 2.0, 3.0]), {"periods": 4, "model": MODEL}, "not both"),
@@ -267,4 +267,4 @@ def test_the_season_follows_from_the_step():
     hours = np.datetime64("2022-01-01", "us") + np.arange(50) * np.timedelta64(1, "h")
     cases = [(MONTHS, (12.0,)), (MONTHS[::3], (4.0,)), (MONTHS[:20], ()), (hours, (24.0,)), (hours[:10], ())]
     for times, periods in cases:
-        assert _clock_of(kx.tables.Table({"t": times}, "made"), "t")[0].periods(len(times)) == periods
+        assert clock_of(kx.tables.Table({"t": times}, "made"), "t")[0].periods(len(times)) == periods

@@ -107,12 +107,12 @@ def test_outliers_hardly_count_with_student_s_t():
 
 
 WRONG = {
-    "fractions": ({"target": "t", "likelihood": "poisson"}, r"counts are 0, 1, 2, …: mend or drop"),
+    "fractions": ({"target": "t", "likelihood": "poisson"}, r"counts are 0, 1, 2, …: correct or remove these rows"),
     "spelling": ({"target": "visits", "likelihood": "poison"}, r"no likelihood 'poison'\. Did you mean 'poisson'\?"),
     "three": ({"target": "kind", "likelihood": "bernoulli"}, r"'kind' has 3 classes, and bernoulli is for 2: write softmax"),
-    "text": ({"target": "kind", "likelihood": "normal"}, r"column 'kind' has '.' in rows 0, 1, .*is to be a number"),
+    "text": ({"target": "kind", "likelihood": "normal"}, r"column 'kind' has '.' in rows 0, 1, .*must be a number here"),
     "criterion": ({"target": "kind", "select": "loo"}, r"select='loo' is for the normal likelihood"),
-    "noise": ({"target": "high", "noise": 0.1}, r"noise is for the normal likelihood; bernoulli has none"),
+    "noise": ({"target": "high", "noise": 0.1}, r"noise is for the normal likelihood; bernoulli has no noise variance"),
     "many": ({"target": "t", "likelihood": "softmax"}, r"target 't' has 40 .*limit of 30 classes: .*--max-levels 40"),
 }
 
@@ -122,6 +122,70 @@ def test_a_likelihood_that_does_not_suit_is_refused(name):
     options, message = WRONG[name]
     with pytest.raises(TableError, match=message):
         tables.fit_table(rows(), max_levels=30, **options)
+
+
+def kinds_of_target():
+    high = rows()["high"]
+    return {
+        "booleans": (high, {}, ("false", "true")),
+        "text": (np.where(high, "yes", "no").astype(object), {}, ("no", "yes")),
+        "numbers": (high.astype(float), {}, ()),
+        "numbers that are named": (high.astype(int), {"categories": "y"}, ("0", "1")),
+        "categories of pandas": (pd.Categorical(high.astype(int)), {}, ("0", "1")),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds_of_target())
+def test_fit_and_compare_agree_on_what_is_classified(kind):
+    target, options, levels = kinds_of_target()[kind]
+    of = pd.DataFrame({"t": rows()["t"], "y": target})
+    fit = tables.fit_table(of, "y", kernel="fixed(rbf)", max_steps=1, **options)
+    assert fit.target.levels == levels
+    assert fit.likelihood == ("bernoulli" if levels else "normal")
+    compared = tables.compare_table(of, "y", folds=2, methods="majority" if levels else "mean", **options)
+    assert compared.task == ("classification" if levels else "regression")
+    assert compared.notes == fit.notes
+    if not levels:
+        assert "target 'y' has two values and is regressed: --categories y" in fit.notes[0]
+        asked = tables.compare_table(of, "y", folds=2, methods="majority", task="classification")
+        assert asked.notes == ("target 'y': 2 classes ('0', '1')",)
+        assert tables.fit_table(of, "y", kernel="fixed(rbf)", likelihood="bernoulli", max_steps=1).target.levels == (
+            "0",
+            "1",
+        )
+    numbers = tables.compare_table(of.assign(y=rows()["high"]), "y", folds=2, methods="mean", task="regression")
+    assert numbers.rows[0]["status"] == "ok"
+
+
+def test_infinite_targets_are_refused_with_their_place(tmp_path):
+    (tmp_path / "it.csv").write_text("t,y\n1,1\n2,inf\n3,0\n")
+    for function in (tables.fit_table, tables.compare_table):
+        with pytest.raises(TableError, match=r"column 'y' is infinite in line 3: correct or remove these rows"):
+            function(tmp_path / "it.csv", "y")
+    with pytest.raises(TableError, match="'y' does not hold classes, which are text, booleans or whole numbers"):
+        tables.compare_table(tmp_path / "it.csv", "y", task="classification")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "has_own"),
+    [
+        ("rbf(columns='bias')", False),
+        ("arccosine(bias_variance=2)", False),
+        ("rbf * constant", False),
+        ("rbf + bias", True),
+        ("rbf + 2", True),
+        ("fixed(select(rbf + constant, 'bias'))", True),
+    ],
+)
+def test_the_constant_of_classes_is_found_in_the_kernel_and_not_in_its_text(kernel, has_own):
+    from kernax.expressions import has_level, parse_kernel
+
+    column = tables.Column("bias", "number")
+    assert has_level(parse_kernel(kernel, [column])) == has_own
+    text, built = tables._likelihoods.built_with_level(kernel, [column], "bernoulli")
+    assert text == (kernel if has_own else f"{kernel} + constant")
+    assert has_level(built.kernel)
+    assert tables._likelihoods.built_with_level(kernel, [column], "normal")[0] == kernel
 
 
 def test_a_single_class_is_refused():

@@ -55,9 +55,9 @@ def _main(
 @app.command()
 @guarded
 def demo(
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the picture goes.")] = "co2_forecast.png",
+    output: Annotated[str, typer.Option("--output", "-o", help="Output file.")] = "co2_forecast.png",
     until: Annotated[float, typer.Option("--until", help="Train on the weeks before this year.")] = 1998.0,
-    every: Annotated[int, typer.Option("--every", min=1, help="Train on every so many weeks.")] = 2,
+    every: Annotated[int, typer.Option("--every", min=1, help="Use only every n-th week for training.")] = 2,
     no_cache: options.NoCache = False,
 ) -> None:
     """Fit and forecast weekly CO₂ at Mauna Loa, with a picture."""
@@ -76,9 +76,9 @@ def demo(
         raise ValueError(str(error)) from None
 
 
-app.command("fit")(guarded(_fit.fit))
+app.command("fit")(guarded(options.expanded(_fit.fit)))
 app.command("predict")(guarded(_predict.predict))
-app.command("fit-many")(guarded(_many.fit_many))
+app.command("fit-many")(guarded(options.expanded(_many.fit_many)))
 app.command("forecast")(guarded(_forecast.forecast))
-app.command("compare")(guarded(_compare.compare))
+app.command("compare")(guarded(options.expanded(_compare.compare)))
 app.command("report")(guarded(_report.report))

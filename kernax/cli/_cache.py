@@ -1,4 +1,4 @@
-"""Compiled programs are kept between processes, in JAX's persistent compilation cache."""
+"""JAX's persistent compilation cache, which keeps compiled programs between processes."""
 
 import os
 import warnings
@@ -34,6 +34,6 @@ def use_cache() -> None:
 
 
 def leave_cache(wanted: bool) -> None:
-    """Neither read nor write the cache, if wanted: the callback of `--no-cache`."""
+    """The callback of `--no-cache`: if it is set, neither read nor write the cache."""
     if wanted:
         jax.config.update("jax_enable_compilation_cache", False)

@@ -24,68 +24,41 @@ from kernax.tables import compare_table, write_table
 def compare(
     data: options.Data,
     target: options.Target,
-    columns: options.Columns = None,
-    ignore: options.Ignore = None,
     kernel: options.Kernel = "matern52",
-    folds: Annotated[int, typer.Option("--folds", min=2, help="Folds of the cross-validation.")] = 5,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Only these, as gp,lasso,svr. (default: all)", show_default=False)
-    ] = None,
+    folds: Annotated[int, typer.Option("--folds", min=2, help="Number of folds of the cross-validation.")] = 5,
+    methods: Annotated[str | None, options.option("--methods", help="Only these, as gp,lasso,svr. (default: all)")] = None,
     task: Annotated[
         Literal["regression", "classification"] | None,
-        typer.Option("--task", help="What the target is for. (default: by the target)", show_default=False),
+        options.option(
+            "--task",
+            help="Regression or classification. (default: classification of text and booleans, regression of numbers)",
+        ),
     ] = None,
     noise: options.Noise = None,
     solver: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--solver",
             help="For gp and krr_… on more than 5,000 rows: auto, cholesky, low_rank, …, as in fit. (default: cholesky)",
-            show_default=False,
         ),
     ] = None,
-    missing: options.Missing = "error",
-    date_unit: options.DateUnit = None,
-    categories: options.Categories = None,
-    max_levels: options.MaxLevels = 50,
-    sample: options.Sample = None,
-    seed: options.Seed = 0,
+    *,
+    reading: dict[str, Any],
     float32: options.Float32 = False,
     json: options.Json = False,
     no_cache: options.NoCache = False,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="The table as a .csv or .parquet file.", show_default=False)
-    ] = None,
+    output: options.Table = None,
 ) -> None:
     """Cross-validate kernax's learners on a table, with the same folds for all.
 
-    Targets of text, or of two values, are classified. All kernel methods have the kernel of a maximum likelihood fit; krr_…
-    differ in how the ridge is chosen.
+    As in `kernax fit`, targets of text and booleans are classified. All kernel methods have the kernel of a maximum
+    likelihood fit; krr_… differ in how the ridge is chosen.
     """
-    check_output(output, [data], (".csv", ".parquet", ".pq"))
+    check_output(output, [data], options.TABLES)
+    chosen: dict[str, Any] = {"kernel": kernel, "folds": folds, "methods": methods, "task": task, "noise": noise}
     dtype = set_precision(float32)
     with _growing_table(shows_progress(json)) as (tell, finished):
-        answer = compare_table(
-            data,
-            target,
-            columns=columns,
-            ignore=ignore or (),
-            kernel=kernel,
-            folds=folds,
-            methods=methods,
-            task=task,
-            noise=noise,
-            solver=solver,
-            missing=missing,
-            date_unit=date_unit,
-            categories=categories or (),
-            max_levels=max_levels,
-            sample=sample,
-            seed=seed,
-            dtype=dtype,
-            tell=tell,
-            finished=finished,
-        )
+        answer = compare_table(data, target, solver=solver, dtype=dtype, tell=tell, finished=finished, **chosen, **reading)
     if output is not None:
         write_table(output, {name: [row[name] for row in answer.rows] for name in answer.rows[0]})
     notes(answer.notes, quiet=json)
@@ -102,7 +75,7 @@ def compare(
 
 @contextlib.contextmanager
 def _growing_table(wanted: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[dict[str, Any]], None]]]:
-    """What `compare_table` is to call: a table on standard error that grows, with a bar for the method that runs."""
+    """What `compare_table` calls: a table on standard error that grows, with a bar for the method that runs."""
     if not wanted:
         yield (lambda method, done, of: None), (lambda row: None)
         return

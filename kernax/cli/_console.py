@@ -1,4 +1,4 @@
-"""What commands say, where they say it, and how they end."""
+"""What commands print, and how they end."""
 
 import functools
 import json
@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,8 @@ from rich.text import Text
 
 from kernax.io import FileError
 from kernax.solvers import FailedError
-from kernax.tables import KernelExpressionError, TableError
+from kernax.tables import KernelExpressionError, TableError, write_table
+from kernax.tables._write import csv_text, time_text
 
 NUMERICAL, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -35,17 +36,17 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         except KeyboardInterrupt:
             _end("interrupted.", INTERRUPTED)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
-            raise  # ends of their own; of a closed pipe, the reader has seen enough
+            raise  # typer ends the command; a closed pipe means that its reader has ended
         except Exception as error:
             # Ctrl-C while LAPACK runs inside a compiled program comes out as an error of JAX.
-            message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _told(error)
+            message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _explained(error)
             _end(message, code)
 
     return inner
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """What to say of an error that has to do with what was asked, and how to end; others are raised again."""
+def _explained(error: Exception) -> tuple[str, int]:
+    """The message and the exit code of an error in the input or in the numbers; other errors are raised again."""
     match error:
         case FailedError():
             return error.explanation, NUMERICAL
@@ -69,12 +70,12 @@ def _end(message: str, code: int) -> None:
 
 
 def note(message: str) -> None:
-    """A word on standard error."""
+    """A note on standard error."""
     typer.echo(f"note: {message}", err=True)
 
 
 def notes(messages: Iterable[str], *, quiet: bool) -> None:
-    """Words on standard error, unless the answer is for a machine, which has them in its answer."""
+    """Notes on standard error, unless they are part of a JSON answer."""
     for message in () if quiet else messages:
         note(message)
 
@@ -128,9 +129,37 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def deliver(
+    columns: dict[str, Any], output: str | None, about: dict[str, Any], messages: Sequence[str], sentence: str, json: bool
+) -> None:
+    """Columns into a file, or as CSV on standard output; with `json`, one object with `about`.
+
+    **Arguments:**
+
+    - `columns`: the columns by name.
+    - `output`: the file; `None` or `-` for standard output.
+    - `about`: what the JSON object has besides.
+    - `messages`: notes.
+    - `sentence`: what is printed if the columns go to a file.
+    - `json`: whether the answer is a JSON object.
+    """
+    to_file = output is not None and output != "-"
+    if output is not None and to_file:
+        write_table(output, columns)
+    notes(messages, quiet=json)
+    if json:
+        times = {name: np.asarray(values) for name, values in columns.items() if np.asarray(values).dtype.kind == "M"}
+        shown = columns | {name: [time_text(value) for value in values] for name, values in times.items()}
+        print_json(about | {"notes": messages} | ({"output": output} if to_file else {"columns": shown}))
+    elif to_file:
+        say(f"{sentence} → {output}")
+    else:
+        typer.echo(csv_text(columns), nl=False)
+
+
 def set_precision(float32: bool) -> Any:
     """The floating type to fit in. Kernel matrices are ill-conditioned: 64 bits, unless 32 are asked for."""
-    if float32:  # as asked for: nothing to be told
+    if float32:  # as asked for
         warnings.filterwarnings("ignore", message=".*JAX is set to float32")
     else:
         jax.config.update("jax_enable_x64", True)
@@ -138,7 +167,7 @@ def set_precision(float32: bool) -> Any:
 
 
 def shows_progress(quiet: bool) -> bool:
-    """Bars are for people: on a terminal only."""
+    """Whether to show progress bars: only on a terminal."""
     return sys.stderr.isatty() and not quiet
 
 
@@ -147,16 +176,16 @@ def check_output(output: str | None, inputs: Iterable[str], endings: tuple[str, 
     if output is None:
         return
     if output == "-":
-        raise TableError("this does not go to standard output: give the name of a file with -o.")
+        raise TableError("this cannot be written to standard output: give the name of a file with -o.")
     folder = os.path.dirname(output) or "."
     if not os.path.isdir(folder):
-        raise TableError(f"{output}: there is no folder {folder!r} to write into: make it first.")
+        raise TableError(f"{output}: there is no folder {folder!r}: make it first.")
     if os.path.isdir(output):
         raise TableError(f"{output}: this is a folder; give the name of a file in it.")
     if not os.access(folder, os.W_OK):
-        raise TableError(f"{output}: the folder {folder!r} may not be written to.")
+        raise TableError(f"{output}: the folder {folder!r} is not writable.")
     for path in inputs:
         if os.path.realpath(output) == os.path.realpath(path):
             raise TableError(f"{output}: this is the input, which is not overwritten: give another name with -o.")
     if endings and os.path.splitext(output)[1].lower() not in endings:
-        raise TableError(f"{output}: the name is to end in {' or '.join(endings)}.")
+        raise TableError(f"{output}: the file name must end in {', '.join(endings[:-1])} or {endings[-1]}.")

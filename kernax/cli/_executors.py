@@ -18,7 +18,7 @@ def executor_of(text: str | None) -> Iterator[Executor | None]:
 
     **Returns:**
 
-    A context with the executor. Raises `TableError` for a text that is none, with what to write instead.
+    A context with the executor. Raises `TableError`, which says what to write instead, for any other text.
     """
     if text is None:
         yield None

@@ -1,7 +1,7 @@
 """`kernax fit-many`: a model for each group of a table."""
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,76 +19,41 @@ from kernax.cli._console import (
     shows_progress,
 )
 from kernax.cli._executors import executor_of
-from kernax.cli._fit import column_rows
 from kernax.io import save
 from kernax.tables import fit_table_many, write_table
+from kernax.tables._report import column_rows
 
 
 def fit_many(
     data: options.Data,
     target: options.Target,
-    by: Annotated[str, typer.Option("--by", help="The column that names the group of each row.", show_default=False)],
-    columns: options.Columns = None,
-    ignore: options.Ignore = None,
-    kernel: options.Kernel = "matern52",
-    select: options.Select = "likelihood",
-    noise: options.Noise = None,
-    restarts: options.Restarts = 0,
-    missing: options.Missing = "error",
-    date_unit: options.DateUnit = None,
-    categories: options.Categories = None,
-    max_levels: options.MaxLevels = 50,
-    seed: options.Seed = 0,
-    max_steps: options.MaxSteps = 500,
+    by: Annotated[str, options.option("--by", help="The column that names the group of each row.")],
+    fitting: dict[str, Any],
+    reading: dict[str, Any],
     float32: options.Float32 = False,
     json: options.Json = False,
     no_cache: options.NoCache = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            help="A folder that keeps fits as they end: the same command resumes an interrupted one.",
-            show_default=False,
-        ),
-    ] = None,
     executor: Annotated[
         str | None,
-        typer.Option(
-            "--executor",
-            help="Where to compute: processes:4, or dask://scheduler:8786. (default: threads of this process)",
-            show_default=False,
+        options.option(
+            "--executor", help="Where to compute: processes:4, or dask://scheduler:8786. (default: threads of this process)"
         ),
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--table", help="A .csv or .parquet file with one row for each fit.", show_default=False)
+        str | None,
+        options.option("--table", help="A .csv, .parquet or .feather file with one row for each fit."),
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the models go.")] = "fits.kx",
+    output: Annotated[str, typer.Option("--output", "-o", help="Output file.")] = "fits.kx",
 ) -> None:
-    """Fit a model to each group of a table and save them all."""
+    """Fit a model to each group of a table and save them all.
+
+    The whole table is read into memory, and the saved file contains its numbers, which predictions are made from.
+    """
     check_output(output, [data])
-    check_output(table, [data, output], (".csv", ".parquet", ".pq"))
+    check_output(table, [data, output], options.TABLES)
+    dtype, progress = set_precision(float32), shows_progress(json)
     with executor_of(executor) as computes:
-        fitted = fit_table_many(
-            data,
-            target,
-            by,
-            columns=columns,
-            ignore=ignore or (),
-            kernel=kernel,
-            select=select,
-            noise=noise,
-            restarts=restarts,
-            missing=missing,
-            date_unit=date_unit,
-            categories=categories or (),
-            max_levels=max_levels,
-            seed=seed,
-            dtype=set_precision(float32),
-            max_steps=max_steps,
-            progress=shows_progress(json),
-            checkpoint=checkpoint,
-            executor=computes,
-        )
+        fitted = fit_table_many(data, target, by, dtype=dtype, progress=progress, executor=computes, **reading, **fitting)
     save(output, fitted)
     if table is not None:
         write_table(table, fitted.table() | {"loo_rmse": fitted.loo_rmse()})
@@ -100,7 +65,7 @@ def fit_many(
                 "groups": len(fitted),
                 "rows": len(fitted.y),
                 "results": dict(ended),
-                "kernel": kernel,
+                "kernel": fitted.kernel,
                 "output": output,
                 "notes": fitted.notes,
             }

@@ -1,64 +1,53 @@
 """`kernax predict`: a model and a new table become predictions."""
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from kernax.cli import _options as options
-from kernax.cli._console import check_output, notes, print_json, say, set_precision
+from kernax.cli._console import check_output, deliver, set_precision
 from kernax.io import FileError, load
-from kernax.tables import ManyTableFits, TableError, TableFit, read_table, write_table
-from kernax.tables._write import csv_text
+from kernax.tables import ManyTableFits, TableError, TableFit, read_table
 
 
 def predict(
-    model: Annotated[str, typer.Argument(help="What `kernax fit` or `kernax fit-many` saved.", show_default=False)],
-    data: Annotated[str, typer.Argument(help="A CSV or Parquet file with the model's columns.", show_default=False)],
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", help="A .csv or .parquet file. (default: standard output)", show_default=False),
-    ] = None,
-    level: Annotated[float, typer.Option("--level", help="The probability that an interval is to have.")] = 0.95,
+    model: options.Model,
+    data: Annotated[str, typer.Argument(help="A file of a table with the model's columns.", show_default=False)],
+    output: options.ToTable = None,
+    level: options.Level = 0.95,
     function: Annotated[
-        bool, typer.Option("--function", help="Intervals of the function, not of new observations.")
+        bool, typer.Option("--function", help="Intervals for the function instead of new observations.")
     ] = False,
-    only: Annotated[bool, typer.Option("--only", help="Leave out the table's own columns.")] = False,
-    prefix: Annotated[str, typer.Option("--prefix", help="Put before the names of the new columns.")] = "",
+    only: Annotated[bool, typer.Option("--only", help="Write only the new columns.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="Prefix for the new columns.")] = "",
     missing: options.Missing = "error",
     json: options.Json = False,
     no_cache: options.NoCache = False,
 ) -> None:
     """Predict the rows of a table: mean, sd, lower and upper in the target's units, or classes and their probabilities."""
-    check_output(None if output == "-" else output, [data, model], (".csv", ".parquet", ".pq"))
+    check_output(None if output == "-" else output, [data, model], options.TABLES)
     if not 0 < level < 1:
-        raise TableError(f"--level is a probability between 0 and 1, got {level:g}.")
+        raise TableError(f"--level must be a probability between 0 and 1, got {level:g}.")
     set_precision(False)
     fitted = load_model(model)
     table = read_table(data)
     new = {name: f"{prefix}{name}" for name in fitted.prediction_names}
     taken = [name for name in new.values() if name in table.columns]
     if taken and not only:
-        raise TableError(f"{data}: there is a column {taken[0]!r} already: give --prefix, or --only for the new ones alone.")
-    answers, kept, told = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
+        raise TableError(
+            f"{data}: the column {taken[0]!r} exists already: give --prefix, or --only to write only the new columns."
+        )
+    answers, kept, notes = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
     own = {} if only else table.taken(kept).copied()
     columns: dict[str, np.ndarray] = {**own, **{new[name]: values for name, values in answers.items()}}
-    if output is not None and output != "-":
-        write_table(output, columns)
-    notes(told, quiet=json)
-    if json:
-        answer: dict[str, Any] = {"rows": len(kept), "level": level, "notes": told}
-        to_file = output is not None and output != "-"
-        print_json(answer | ({"output": output} if to_file else {"columns": columns}))
-    elif output is None or output == "-":
-        typer.echo(csv_text(columns), nl=False)
-    else:
-        say(f"{len(kept)} predictions of {fitted.target.name} → {output}")
+    sentence = f"{len(kept)} predictions of {fitted.target.name}"
+    deliver(columns, output, {"rows": len(kept), "level": level}, notes, sentence, json)
 
 
 def load_model(path: str) -> TableFit | ManyTableFits:
-    """The model in a file, or what else the file is."""
+    """The model in a file. Raises `FileError` that says what else the file is."""
     if os.path.isdir(path):
         raise FileError(f"{path}: this is a folder; give the file of a model.")
     value = load(path)

@@ -11,17 +11,14 @@ from kernax.io._file import whole_file
 
 
 def report(
-    model: Annotated[str, typer.Argument(help="What `kernax fit` or `kernax fit-many` saved.", show_default=False)],
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the page goes.")] = "report.html",
+    model: options.Model,
+    output: Annotated[str, typer.Option("--output", "-o", help="Output file.")] = "report.html",
     no_cache: options.NoCache = False,
 ) -> None:
     """Write one self-contained HTML page about a model, or about many: numbers, pictures and advice."""
-    from kernax.cli._page import page  # matplotlib: no other command is to wait for it
-
     check_output(output, [model], (".html", ".htm"))
     set_precision(False)
-    fitted = load_model(model)
-    text = page(fitted, model)
+    text = load_model(model).report().to_html()
     with whole_file(output) as file:
         file.write(text.encode())
     say(f"{model} → {output}")

@@ -1,25 +1,36 @@
-"""The columns of tables of every kind, whole or in pieces.
+"""The columns of tables of every kind: frames through narwhals, and dicts of columns as they are.
 
-pandas, polars and pyarrow are imported by whoever has a table of theirs; only reading a file imports pyarrow here.
+narwhals is imported when a frame comes, and frames' own libraries by whoever has one.
 """
 
 import datetime
-import functools
-import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "+nan", "<na>", "null", "none", "nat"})
+"""Text that stands for a missing value, in small letters and without blanks around it."""
+
+
+def _row(number: int) -> str:
+    return f"row {number}"
+
 
 class Columns(NamedTuple):
-    """What every kind of table comes down to: the names, and of each the values as an array or as Python's own."""
+    """What every kind of table comes down to."""
 
     names: list
     values: Callable[[Any], np.ndarray]
+    """A column as an array: numbers with NaN, times, or objects with `None` where a value is missing."""
     keys: Callable[[Any], list]
+    """A column as Python's own values, `None` where one is missing."""
+    trait: Callable[[Any], str] = lambda name: ""
+    """What the type of a column says beyond its values: `zoned`, `category`, `unreadable` or nothing."""
+    where: Callable[[int], str] = _row
+    """What a message calls a row, counted from the beginning of the whole table."""
 
 
 class Wanted(NamedTuple):
@@ -41,18 +52,20 @@ class Wanted(NamedTuple):
         """The group of each row of a table, or of a piece of one that begins at row `offset`."""
         by = [columns.keys(name) for name in listed(self.by)]
         for name, keys in zip(listed(self.by), by, strict=True):
-            missing = [i for i, key in enumerate(keys) if key is None or key != key]
+            missing = [i for i, key in enumerate(keys) if key is None]
             if missing:
                 raise ValueError(
                     f"column {name!r} names no group in {len(missing)} of the rows {offset} to {offset + len(keys) - 1} "
-                    f"(first: row {offset + missing[0]}): drop them, or fill them in."
+                    f"(first: {columns.where(offset + missing[0])}): drop them, or fill them in."
                 )
         _check_lengths(listed(self.by), by)
         return list(zip(*by, strict=True)) if is_several(self.by) else by[0]
 
     def numbers_in(self, columns: Columns, offset: int, keys: list | None = None) -> tuple[np.ndarray, np.ndarray]:
         """x and y, likewise; as many as there are `keys`, if these are given."""
-        x, y = ([as_numbers(columns.values(n), n, offset) for n in listed(names)] for names in (self.x, self.y))
+        x, y = (
+            [as_numbers(columns.values(n), n, offset, columns.where) for n in listed(names)] for names in (self.x, self.y)
+        )
         _check_lengths(self.numbers, [*x, *y], {} if keys is None else {listed(self.by)[0]: len(keys)})
         dtype = np.float32 if all(values.dtype == np.float32 for values in (*x, *y)) else np.float64
         inputs = np.stack(x, axis=1, dtype=dtype, casting="unsafe")
@@ -76,8 +89,16 @@ def listed(names: Any) -> list:
     return list(names) if is_several(names) else [names]
 
 
-def as_numbers(values: np.ndarray, name: Any, offset: int) -> np.ndarray:
-    """A column of numbers, NaN where one is missing; of anything else, the first row that is none is named."""
+def as_numbers(values: np.ndarray, name: Any, offset: int, where: Callable[[int], str] = _row) -> np.ndarray:
+    """A column as numbers, NaN where one is missing. Raises `ValueError` that names the first row with anything else.
+
+    **Arguments:**
+
+    - `values`: the column.
+    - `name`: its name.
+    - `offset`: the number of its first row in the whole table.
+    - `where`: what a message calls a row.
+    """
     if values.ndim != 1:
         raise ValueError(f"column {name!r} has shape {values.shape}: it must be one number a row.")
     if values.dtype.kind in "biuf":
@@ -103,31 +124,123 @@ def as_numbers(values: np.ndarray, name: Any, offset: int) -> np.ndarray:
         )
     if text is not None:
         raise ValueError(
-            f"column {name!r} has {plain[text]!r} in row {offset + text}, and kernax takes numbers: convert it first."
+            f"column {name!r} has {plain[text]!r} in {where(offset + text)}, and kernax takes numbers: convert it first."
         )
     return numbers
 
 
-def whole(table: Any) -> Columns | None:
-    """The columns of a table in memory; None for what is to be read in pieces."""
+def whole(table: Any, wanted: list | None = None) -> Columns:
+    """The columns of a table in memory; of a lazy frame or a relation, only those of `wanted` are computed.
+
+    Raises `TypeError` if it is not a table.
+    """
     if isinstance(table, Mapping):
-        return Columns(list(table), lambda name: _unmasked(table[name]), lambda name: _plain(table[name]))
-    if is_a(table, "pandas", "DataFrame"):
-        return Columns(list(table.columns), lambda name: _pandas_values(table[name]), lambda name: _pandas_keys(table[name]))
-    if is_a(table, "polars", "DataFrame"):
-        return Columns(list(table.columns), lambda name: table[name].to_numpy(), lambda name: table[name].to_list())
-    if is_a(table, "pyarrow", "Table"):
-        return arrow(table)
-    return None
+        return Columns(list(table), lambda name: _array(table[name]), lambda name: _listed(table[name]))
+    import narwhals
+
+    if is_a(table, "pyarrow.dataset", "Dataset"):
+        table = table.to_table(columns=wanted)
+    try:
+        frame = narwhals.from_native(table)
+    except narwhals.exceptions.DuplicateError as error:
+        raise ValueError(_doubles(list(table.columns)) or str(error)) from None
+    except TypeError:
+        if not hasattr(table, "__arrow_c_stream__"):
+            raise TypeError(
+                "table must be a pandas or polars frame, an Arrow table, dataset or reader, a DuckDB relation, a dict of "
+                f"columns, or a path, got {type(table).__name__}."
+            ) from None
+        frame = narwhals.from_arrow(table, backend="pyarrow")
+    names = frame.collect_schema().names()
+    doubles = _doubles(names)
+    if doubles:
+        raise ValueError(doubles)
+    if isinstance(frame, narwhals.LazyFrame):
+        if wanted is not None and set(wanted) <= set(names):
+            frame = frame.select(wanted)
+        frame = frame.collect()
+    return Columns(
+        names,
+        lambda name: _series_values(frame.get_column(name)),
+        lambda name: _series_keys(frame.get_column(name)),
+        lambda name: _series_trait(frame.get_column(name)),
+    )
 
 
-def _plain(values: Any) -> list:
+def _doubles(names: list) -> str:
+    return next(
+        (
+            f"the table has {names.count(name)} columns called {name!r}: rename them."
+            for name in names
+            if names.count(name) > 1
+        ),
+        "",
+    )
+
+
+def _series_values(series: Any) -> np.ndarray:
+    kind = series.dtype
+    if kind.is_numeric() and not str(kind).startswith("Decimal"):
+        return series.to_numpy()
+    if kind.is_temporal() and str(kind) != "Time":
+        return series.to_numpy()
+    if str(kind) == "Boolean" and not series.null_count():
+        return series.to_numpy().astype(bool)
+    return _objects(_series_keys(series))
+
+
+def _series_keys(series: Any) -> list:
+    return cleared(
+        [None if gone else value for value, gone in zip(series.to_list(), series.is_null().to_list(), strict=True)]
+    )
+
+
+def _series_trait(series: Any) -> str:
+    kind = str(series.dtype)
+    if kind.startswith(("Categorical", "Enum")):
+        return "category"
+    if getattr(series.dtype, "time_zone", None):
+        return "zoned"
+    return "unreadable" if kind.startswith(("List", "Array", "Struct", "Duration", "Binary", "Time")) else ""
+
+
+def _objects(values: list) -> np.ndarray:
+    return np.fromiter(values, object, len(values))  # np.array would make a matrix of lists
+
+
+def cleared(values: list) -> list:
+    """Values with `None` for each that is missing: NaN, NaT, another library's NA, and the text of `MISSING`."""
+    texts = {value for value in values if isinstance(value, str)}
+    absent = {text for text in texts if text.strip().lower() in MISSING}
+    return [None if _is_missing(value, absent) else value for value in values]
+
+
+def _is_missing(value: Any, absent: set[str]) -> bool:
+    if value is None or isinstance(value, str):
+        return value is None or value in absent
+    try:
+        return bool(value != value)
+    except ValueError:  # an array has no truth
+        return False
+    except (TypeError, ArithmeticError):  # neither has pandas.NA, nor a signalling NaN
+        return True
+
+
+def _listed(values: Any) -> list:
     """A column of a dict as Python's own values."""
     if isinstance(values, list | tuple):
-        return [value.item() if isinstance(value, np.generic) else value for value in values]
+        return cleared([value.item() if isinstance(value, np.generic) else value for value in values])
     values = _unmasked(values)
     # Nanoseconds have no Python type: NumPy would give integers.
-    return (values.astype("M8[us]") if values.dtype.kind == "M" else values).tolist()
+    return cleared((values.astype("M8[us]") if values.dtype.kind == "M" else values).tolist())
+
+
+def _array(values: Any) -> np.ndarray:
+    """A column of a dict as an array."""
+    values = _unmasked(values)
+    if values.ndim != 1 or values.dtype.kind not in "OU":
+        return values
+    return _objects(cleared(values.tolist()))
 
 
 def _unmasked(values: Any) -> np.ndarray:
@@ -142,147 +255,6 @@ def _unmasked(values: Any) -> np.ndarray:
     plain = np.array(values.data, dtype=object)
     plain[hidden] = None
     return plain
-
-
-def _pandas_values(series: Any) -> np.ndarray:
-    kind = series.dtype.kind
-    if kind in "iu" and not series.hasnans:
-        return series.to_numpy(dtype=np.dtype(f"{kind}8"))  # a float has no room for every integer
-    if kind == "b":
-        return series.to_numpy(dtype=object, na_value=None) if series.hasnans else series.to_numpy(dtype=bool)
-    if kind in "iuf":
-        single = kind == "f" and series.dtype.itemsize == 4
-        return series.to_numpy(dtype=np.float32 if single else np.float64, na_value=np.nan)
-    return series.to_numpy() if kind in "mM" else series.to_numpy(dtype=object, na_value=None)
-
-
-def _pandas_keys(series: Any) -> list:
-    return [None if missing else key for key, missing in zip(series.tolist(), series.isna(), strict=True)]
-
-
-def arrow(table: Any) -> Columns:
-    """The columns of a table of pyarrow."""
-
-    def values(name: Any) -> np.ndarray:
-        column = table.column(name)
-        # pyarrow's own conversion of a dictionary column puts a value where one is missing.
-        return (column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column).to_numpy()
-
-    return Columns(list(table.column_names), values, lambda name: table.column(name).to_pylist())
-
-
-def stream(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Callable[[], Iterator[Columns]], str]:
-    """What is read in pieces of at most `rows` rows: all its columns, how to begin reading `names`, and its own name.
-
-    `numbers` are those of the names whose columns are to be numbers.
-    """
-    columns, batches, source = _batches(table, names, numbers, rows)
-    return columns, functools.partial(_pieces, batches, rows), source  # all partials, which can be pickled
-
-
-def _pieces(batches: Callable[[], Iterable[Any]], rows: int) -> Iterator[Columns]:
-    import pyarrow
-
-    for batch in batches():
-        for start in range(0, batch.num_rows, rows):
-            yield arrow(pyarrow.Table.from_batches([batch.slice(start, rows)]))
-
-
-def _batches(table: Any, names: list, numbers: list, rows: int) -> tuple[list, Callable[[], Iterable[Any]], str]:
-    if is_a(table, "pyarrow", "RecordBatchReader"):
-        return table.schema.names, _once(table), "a reader"
-    if is_a(table, "pyarrow.dataset", "Dataset"):
-        # Of many files, one at a time; within a file pyarrow reads ahead as it likes.
-        options = {"columns": names, "batch_size": rows, "batch_readahead": 1, "fragment_readahead": 1}
-        return table.schema.names, functools.partial(table.to_batches, **options), "a dataset"
-    if not isinstance(table, str | os.PathLike):
-        raise TypeError(
-            "table must be a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or a path, "
-            f"got {type(table).__name__}."
-        )
-    path = os.fspath(table)
-    try:
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(f"reading {path!r} needs pyarrow: pip install pyarrow") from error
-    match os.path.splitext(path)[1].lower():
-        case ".parquet" | ".pq":
-            columns, batches = (
-                pyarrow.parquet.read_schema(path).names,
-                functools.partial(_parquet_batches, path, names, rows),
-            )
-        case ".arrow" | ".feather":
-            columns = pyarrow.ipc.open_file(path).schema.names
-            batches = functools.partial(_arrow_batches, path)
-        case ".csv":
-            columns, batches = pyarrow.csv.open_csv(path).schema.names, functools.partial(_csv_batches, path, names, numbers)
-        case _:
-            raise ValueError(f"{path!r} is not a type of file that kernax reads: write .parquet, .arrow, .feather or .csv.")
-    return columns, batches, path
-
-
-def _once(reader: Any) -> Callable[[], Iterator[Any]]:
-    unread = [reader]
-
-    def batches() -> Iterator[Any]:
-        if not unread:
-            raise ValueError("this reader has already been read, which is possible only once: make a new one.")
-        yield from unread.pop()
-
-    return batches
-
-
-def _parquet_batches(path: str, names: list, rows: int) -> Iterator[Any]:
-    import pyarrow.parquet
-
-    # By default pyarrow reads ahead, and all of a file of moderate size is in memory before its first group.
-    with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-        yield from file.iter_batches(batch_size=rows, columns=names)
-
-
-def _arrow_batches(path: str) -> Iterator[Any]:
-    import pyarrow
-
-    with pyarrow.OSFile(path) as file:
-        reader = pyarrow.ipc.open_file(file)
-        for i in range(reader.num_record_batches):
-            yield reader.get_batch(i)
-
-
-def _csv_batches(path: str, names: list, numbers: list) -> Iterator[Any]:
-    """Batches with x and y as float64, whatever the first rows look like."""
-    import pyarrow
-    import pyarrow.compute
-    import pyarrow.csv
-
-    compute: Any = pyarrow.compute  # its functions are made at run time
-    options = pyarrow.csv.ConvertOptions(
-        include_columns=names,
-        # Read as text and converted here: pyarrow's own conversion does not say in which row it failed.
-        column_types={name: pyarrow.string() for name in numbers},
-        strings_can_be_null=True,
-        null_values=[""],
-    )
-    absent = pyarrow.array(["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None"])
-    offset = 0
-    try:
-        for batch in pyarrow.csv.open_csv(path, convert_options=options):
-            for name in dict.fromkeys(numbers):
-                at = batch.schema.get_field_index(name)
-                text = compute.utf8_trim_whitespace(batch.column(at))
-                text = compute.if_else(compute.is_in(text, absent), None, text)
-                try:
-                    batch = batch.set_column(at, name, text.cast(pyarrow.float64()))
-                except pyarrow.ArrowInvalid:
-                    as_numbers(text.to_numpy(zero_copy_only=False), name, offset)  # raises, and says where
-            offset += batch.num_rows
-            yield batch
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(
-            f"{path}: {error}. pyarrow guesses the type of a CSV column from its first rows: "
-            "write the file as parquet, or load it whole."
-        ) from error
 
 
 def is_a(table: Any, module: str, name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernax._bars import tqdm
-from kernax.data._columns import arrow, as_numbers
+from kernax.data._columns import as_numbers, whole
 from kernax.data._data import Data
 from kernax.data._tables import check_columns
 
@@ -72,7 +72,7 @@ def _identity(path: Path) -> list[Any]:
 
 
 def _known(place: Path) -> Any:
-    """What the files of a folder were written from; `None` if there are none."""
+    """What the files of a folder were written from; `None` if the folder is empty."""
     if place.exists() and not place.is_dir():
         raise ValueError(f"folder must be a folder, but {place} is a file.")
     place.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _row_groups(files: list[Any], paths: list[Path], names: list[str], progress:
         for path, file in zip(paths, files, strict=True):
             offset = 0
             for number in range(file.metadata.num_row_groups):
-                table = arrow(file.read_row_group(number, columns=names))
+                table = whole(file.read_row_group(number, columns=names))
                 try:
                     columns = [_finite(as_numbers(table.values(name), name, offset), name, offset) for name in names]
                 except ValueError as error:

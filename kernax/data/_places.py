@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernax.data._columns import Wanted, arrow, is_several
+from kernax.data._columns import Wanted, is_several, whole
 
 _KEPT = 2
 """Row groups that a process keeps after reading them: the datasets of a block come in the order of the file."""
@@ -86,7 +86,7 @@ def _row_group(source: Source, changed: int, number: int) -> tuple[np.ndarray, n
 
     names = list(dict.fromkeys(source.wanted.numbers))
     with pyarrow.parquet.ParquetFile(source.path, pre_buffer=False) as file:
-        return source.wanted.numbers_in(arrow(file.read_row_group(number, columns=names, use_threads=False)), 0)
+        return source.wanted.numbers_in(whole(file.read_row_group(number, columns=names, use_threads=False)), 0)
 
 
 def _footer(path: str) -> str:

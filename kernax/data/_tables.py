@@ -1,13 +1,16 @@
 """The datasets of a long table, one for each value of a group column."""
 
-import difflib
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from kernax.data._columns import Columns, Wanted, is_a, listed, stream, whole
+from kernax._spelling import listed as quoted
+from kernax._spelling import nearest
+from kernax.data._columns import Columns, Wanted, is_a, listed, whole
+from kernax.data._files import PARQUET, File, in_pieces, numeric_batches, once, opened
 from kernax.data._host import Group, HostData, at_place
 from kernax.data._places import Place, Source
 
@@ -35,7 +38,7 @@ class Groups:
             raise TypeError("how many groups a file or a stream has is known only after reading it.")
         return self._size
 
-    # A file is not empty for want of a length.
+    # A file has no known length, but is not empty.
     def __bool__(self) -> bool:
         return self._size != 0
 
@@ -46,18 +49,19 @@ class Groups:
 def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) -> Groups:
     """The datasets of a long table: rows with the same value of the column `by` are one dataset.
 
-    Datasets come in the order of their first rows. Missing numbers become NaN, and the fit of that dataset reports them.
+    Datasets come in the order of their first rows. Missing numbers become NaN, and the fit of that dataset
+    reports them. Text such as `NA` or `nan` is missing, too, also in the column `by`, where missing values are an error.
     Numbers are float32 if all columns of `x` and `y` are, and float64 otherwise.
 
     **Arguments:**
 
-    - `table`: a pandas or polars frame, a pyarrow table, dataset or reader, a dict of columns, or the path of a Parquet,
-      Arrow, Feather or CSV file.
+    - `table`: a pandas or polars frame (also a lazy one), an Arrow table, dataset or reader, a DuckDB relation, a dict of
+      columns, or the path of a Parquet, Arrow, Feather, CSV or TSV file.
     - `by`: the name of the column that says to which dataset a row belongs, or a list of names.
     - `x`: the name of the input column, or a list of names.
     - `y`: the name of the target column, for targets of shape (n,), or a list of names, for (n, p).
-    - `rows_at_a_time`: files, datasets and readers are read in pieces of about this many rows. The rows of a group must
-      stand together there.
+    - `rows_at_a_time`: files, datasets and readers are read in pieces of about this many rows. The rows of a
+      group must be consecutive there.
 
     **Returns:**
 
@@ -66,40 +70,61 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     wanted = Wanted(by, x, y)
     if not listed(by) or not listed(x) or not listed(y):
         raise ValueError("by, x and y must each name at least one column.")
-    if is_a(table, "polars", "LazyFrame"):
-        check_columns(wanted.columns, table.collect_schema().names())
-        table = table.select(wanted.columns).collect()
     described = f"by {by!r}, x={x!r}, y={y!r}"
+    if is_stream(table):
+        names, batches, source = _batches(table, wanted, rows_at_a_time)
+        check_columns(wanted.columns, names)
+        where = source.where if isinstance(source, File) else None
+        pieces = functools.partial(_pieces, batches, rows_at_a_time, where)
+        is_parquet = isinstance(source, File) and source.kind == PARQUET
+        places = functools.partial(_places, source, wanted, rows_at_a_time) if is_parquet else None
+        named = source.path if isinstance(source, File) else source
+        return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {named}", places)
 
-    columns = whole(table)
-    if columns is not None:
-        check_columns(wanted.columns, columns.names)
-        keys = wanted.groups_in(columns, 0)
-        xs, ys = wanted.numbers_in(columns, 0, keys)
-        seen: dict = {}
-        codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), np.intp, len(keys))
-        order = np.argsort(codes, kind="stable")
-        xs, ys, stops = xs[order], ys[order], np.cumsum(np.bincount(codes, minlength=len(seen)))
-
-        return Groups(functools.partial(_in_order, list(seen), xs, ys, stops.tolist()), len(seen), described)
-
-    names, pieces, source = stream(table, wanted.columns, wanted.numbers, rows_at_a_time)
-    check_columns(wanted.columns, names)
-    is_parquet = source.lower().endswith((".parquet", ".pq"))
-    places = functools.partial(_places, source, wanted, rows_at_a_time) if is_parquet else None
-    return Groups(functools.partial(_read, pieces, wanted), None, f"{described}, from {source}", places)
+    columns = whole(table, wanted.columns)
+    check_columns(wanted.columns, columns.names)
+    keys = wanted.groups_in(columns, 0)
+    xs, ys = wanted.numbers_in(columns, 0, keys)
+    seen: dict = {}
+    codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), np.intp, len(keys))
+    order = np.argsort(codes, kind="stable")
+    xs, ys, stops = xs[order], ys[order], np.cumsum(np.bincount(codes, minlength=len(seen)))
+    return Groups(functools.partial(_in_order, list(seen), xs, ys, stops.tolist()), len(seen), described)
 
 
-def unread(datasets: Any) -> Any:
-    """The groups of a Parquet file as datasets that are still to be read, but for their names; all others as they are.
-
-    They are as they are also if x or y are not columns of numbers: what is no number is found by reading.
-    """
-    places = datasets._places() if isinstance(datasets, Groups) and datasets._places is not None else None
-    return datasets if places is None else places
+def is_stream(table: Any) -> bool:
+    """Whether a table is read in pieces: a path, or a dataset or reader of pyarrow."""
+    is_path = isinstance(table, str | os.PathLike)
+    return is_path or is_a(table, "pyarrow", "RecordBatchReader") or is_a(table, "pyarrow.dataset", "Dataset")
 
 
 # Not nested functions: these can be pickled, and with them `Groups`.
+
+
+def _batches(table: Any, wanted: Wanted, rows: int) -> tuple[list, Callable[[], Iterator[Any]], Any]:
+    """The names of all columns, a function that begins to read those that are wanted, and the source."""
+    if is_a(table, "pyarrow", "RecordBatchReader"):
+        return table.schema.names, once(table), "a reader"
+    if is_a(table, "pyarrow.dataset", "Dataset"):
+        # Of many files, one at a time; within a file pyarrow reads ahead as it likes.
+        options = {"columns": wanted.columns, "batch_size": rows, "batch_readahead": 1, "fragment_readahead": 1}
+        return table.schema.names, functools.partial(table.to_batches, **options), "a dataset"
+    file = opened(table)
+    return file.names, functools.partial(numeric_batches, file, wanted.columns, wanted.numbers, rows), file
+
+
+def _pieces(batches: Callable[[], Iterator[Any]], rows: int, where: Callable[[int], str] | None = None) -> Iterator[Columns]:
+    for piece in map(whole, in_pieces(batches, rows)):
+        yield piece if where is None else piece._replace(where=where)
+
+
+def unread(datasets: Any) -> Any:
+    """The groups of a Parquet file as datasets of which only the names have been read; anything else unchanged.
+
+    Groups are also unchanged if x or y are not columns of numbers: reading then finds the wrong values.
+    """
+    places = datasets._places() if isinstance(datasets, Groups) and datasets._places is not None else None
+    return datasets if places is None else places
 
 
 def _in_order(keys: list, xs: np.ndarray, ys: np.ndarray, stops: list[int]) -> Iterator[Group]:
@@ -119,17 +144,17 @@ def _read(pieces: Callable[[], Iterator[Columns]], wanted: Wanted) -> Iterator[G
     return (Group(key, *arrays) for key, arrays in _together(pieces(), wanted, numbers))
 
 
-def _places(path: str, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
+def _places(file: File, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
     """The places of the groups in a Parquet file."""
-    source = Source.of(path, wanted)
+    source = Source.of(file.path, wanted)
     if source is None:
         return None
-    _, pieces, _ = stream(path, listed(wanted.by), [], rows)
+    pieces = _pieces(functools.partial(file.batches, listed(wanted.by), rows), rows, file.where)
 
     def row_numbers(piece: Columns, offset: int, keys: list) -> tuple[np.ndarray, ...]:
         return (np.arange(offset, offset + len(keys)),)
 
-    found = enumerate(_together(pieces(), wanted, row_numbers))
+    found = enumerate(_together(pieces, wanted, row_numbers))
     return (at_place(Place(source, int(own[0]), int(own[-1]) + 1), key, number) for number, (key, (own,)) in found)
 
 
@@ -153,8 +178,8 @@ def _together(
                     yield current, _joined(parts)
                 if key in seen:
                     raise ValueError(
-                        f"group {key!r} begins again in row {offset + start}, but in a file or a stream its rows must stand "
-                        f"together: sort the table by {', '.join(map(repr, listed(wanted.by)))} first, or load it whole."
+                        f"group {key!r} begins again in row {offset + start}, but in a file or a stream its rows must be "
+                        f"consecutive: sort the table by {', '.join(map(repr, listed(wanted.by)))} first, or load it whole."
                     )
                 seen.add(key)
                 current, parts = key, []
@@ -169,13 +194,11 @@ def _joined(parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
 
 
 def check_columns(wanted: list, names: list) -> None:
-    """Raise `ValueError` if a wanted column is missing, or there twice."""
+    """Raise `ValueError` if a column of `wanted` is missing or occurs twice."""
     for name in wanted:
         if name not in names:
-            near = difflib.get_close_matches(str(name), [str(other) for other in names], n=1)
-            shown = ", ".join(map(repr, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-            raise ValueError(
-                f"the table has no column {name!r}{f'; did you mean {near[0]!r}?' if near else '.'} Its columns are {shown}."
-            )
+            near = nearest(name, names)
+            hint = f"; did you mean{near.removeprefix(' Did you mean')}" if near else "."
+            raise ValueError(f"the table has no column {name!r}{hint} Its columns are {quoted(names)}.")
         if names.count(name) > 1:
             raise ValueError(f"the table has {names.count(name)} columns called {name!r}: rename them.")

@@ -1,313 +1,22 @@
-"""How a column is read: its kind, its unit, and the centre and scale that make it a standardised number."""
+"""How a column or a target is read from now on, and how one of another table is read again."""
 
-import re
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import equinox as eqx
 import numpy as np
 
-from kernax.io import register
-from kernax.tables._dates import (
-    FIRST,
-    LAST,
-    UNITS,
-    check_unit,
-    choose_unit,
-    iso,
-    looks_like_date,
-    looks_like_other_date,
-    microseconds,
-)
-from kernax.tables._errors import TableError, listed, nearest
+from kernax._spelling import listed, nearest
+from kernax.tables._column import Column
+from kernax.tables._dates import UNITS, check_unit, choose_unit, iso
+from kernax.tables._errors import TableError
 from kernax.tables._read import Table
-from kernax.tables._write import time_text
-
-_BOOLEANS = ("false", "true")
-_WHOLE = re.compile(r"-?\d+\.0+")
-MAX_LEVELS = 50
-"""How many categories a column may have, unless another limit is given."""
-_GROUPED = re.compile(r"[+-]?\d{1,3}([,.' ]\d{3})*[,.]\d+|[+-]?\d+,\d+|[+-]?\d{1,3}([,' ]\d{3})+")
-
-
-class Column(eqx.Module):
-    """How a column is read: what a model sees of a value is `(value - centre) / scale`.
-
-    The value of a date is the number of `unit`s since `origin`, that of a category its place among the `levels`.
-    """
-
-    name: str = eqx.field(static=True)
-    kind: str = eqx.field(static=True)
-    """`number`, `date`, `zoned date` or `category`."""
-    unit: str | None = eqx.field(static=True, default=None)
-    origin: str | None = eqx.field(static=True, default=None)
-    centre: float = eqx.field(static=True, default=0.0)
-    scale: float = eqx.field(static=True, default=1.0)
-    low: float = eqx.field(static=True, default=0.0)
-    high: float = eqx.field(static=True, default=0.0)
-    """The least and the greatest value in the training rows."""
-    levels: tuple[str, ...] = eqx.field(static=True, default=())
-    """The names of the categories."""
-
-    @property
-    def is_date(self) -> bool:
-        return self.kind in ("date", "zoned date")
-
-    @property
-    def is_category(self) -> bool:
-        return self.kind == "category"
-
-    @property
-    def label(self) -> str:
-        """The name, and for dates what their numbers count."""
-        return f"{self.name} ({self.unit} since {self.origin})" if self.is_date else self.name
-
-    def standardised(self, values: np.ndarray) -> np.ndarray:
-        return (values - self.centre) / self.scale
-
-    def restored(self, values: np.ndarray) -> np.ndarray:
-        return values * self.scale + self.centre
-
-    def shown(self, value: float) -> str:
-        """A value as it stands in the table: a date as a date, a category by its name."""
-        if self.is_category:
-            return self.levels[int(value)]
-        if not self.is_date:
-            return f"{value:.6g}"
-        start, length = self._clock()
-        text = iso(start + value * length)
-        return text[:10] if self.unit in ("years", "days") else text
-
-    def _clock(self) -> tuple[int, float]:
-        """Where a date's numbers begin and how long one is, in microseconds since 1970."""
-        start = microseconds(self.origin or "")
-        assert start is not None
-        return start[0], UNITS[self.unit or "days"]
-
-    def times(self, values: np.ndarray) -> np.ndarray:
-        """Numbers of a column of dates as `datetime64`."""
-        start, length = self._clock()
-        return (start + values * length).astype(np.int64).astype("M8[us]")
-
-    def of_times(self, times: np.ndarray) -> np.ndarray:
-        """Microseconds since 1970 as numbers of this column."""
-        start, length = self._clock()
-        return (times - start) / length
-
-
-register(Column, name="kernax.tables.Column")
-
-
-def column_names(columns: tuple[Column, ...]) -> list[str]:
-    """What the columns are called in reports: dates with their unit."""
-    return [f"{column.name} ({column.unit})" if column.is_date else column.name for column in columns]
-
-
-def numbers_key(columns: Sequence[Column]) -> str:
-    """Where rows with categories have their numbers: at `x`, unless a category is called so."""
-    key = "x"
-    while any(column.is_category and column.name == key for column in columns):
-        key += "_"
-    return key
-
-
-def rows_of(columns: Sequence[Column], values: np.ndarray, dtype: Any) -> Any:
-    """The rows that a model sees.
-
-    **Arguments:**
-
-    - `columns`: how each column is read.
-    - `values`: a matrix with standardised numbers, and the codes of categories, in the order of the columns.
-    - `dtype`: the floating type of the numbers.
-
-    **Returns:**
-
-    The matrix; if some columns are categories, a dict with the codes of each at its name and the numbers at `numbers_key`.
-    """
-    numbers = [i for i, column in enumerate(columns) if not column.is_category]
-    if len(numbers) == len(columns):
-        return values.astype(dtype)
-    rows = {column.name: values[:, i].astype(np.int32) for i, column in enumerate(columns) if column.is_category}
-    return rows | ({numbers_key(columns): values[:, numbers].astype(dtype)} if numbers else {})
-
-
-def values_of(columns: Sequence[Column], rows: Any) -> np.ndarray:
-    """The inverse of `rows_of`: the matrix of numbers and codes."""
-    if not isinstance(rows, dict):
-        return np.asarray(rows, np.float64)
-    numbers = iter(np.asarray(rows.get(numbers_key(columns), np.zeros((0, 0)))).T)
-    parts = [np.asarray(rows[column.name]) if column.is_category else next(numbers) for column in columns]
-    return np.stack(parts, axis=1).astype(np.float64)
-
-
-def parts_of(columns: Sequence[Column]) -> dict[str, list[int]] | None:
-    """Which columns each part of the rows holds; `None` if the rows are one matrix."""
-    if not any(column.is_category for column in columns):
-        return None
-    parts = {column.name: [i] for i, column in enumerate(columns) if column.is_category}
-    return parts | {numbers_key(columns): [i for i, column in enumerate(columns) if not column.is_category]}
-
-
-def scales_of(columns: tuple[Column, ...], target: Column) -> tuple[tuple[float, ...], float]:
-    """How many units of the table one standardised unit of each column, and of the target, is."""
-    return tuple(column.scale for column in columns), target.scale
-
-
-def missing_rows(table: Table, names: list[str]) -> dict[str, np.ndarray]:
-    """Of each column that lacks values, the rows that do."""
-    found = {}
-    for name in names:
-        values = table.column(name)
-        if values.dtype == object:
-            rows = np.flatnonzero(np.array([value is None for value in values]))
-        else:
-            rows = np.flatnonzero(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
-        if len(rows):
-            found[name] = rows
-    return found
-
-
-def without_missing(table: Table, names: list[str], missing: str) -> tuple[Table, np.ndarray]:
-    """The table's rows that lack nothing in these columns, and their numbers; or an error that says where."""
-    if missing not in ("error", "drop"):
-        raise TableError(f"missing must be 'error' or 'drop', got {missing!r}.")
-    found = missing_rows(table, names)
-    if not found:
-        return table, np.arange(table.num_rows)
-    if missing == "error":
-        told = "; ".join(f"column {name!r} in {table.places(rows)}" for name, rows in list(found.items())[:5])
-        more = f"; and {len(found) - 5} more columns" if len(found) > 5 else ""
-        raise TableError(
-            f"{table.source}: values are missing: {told}{more}. Fill them in, drop those rows (--missing drop, or "
-            "missing='drop' in Python), or leave the column out."
-        )
-    dropped = np.zeros(table.num_rows, bool)
-    for rows in found.values():
-        dropped[rows] = True
-    if dropped.all():
-        raise TableError(f"{table.source}: every row lacks a value in {', '.join(map(repr, found))}: no row is left.")
-    note = f"{dropped.sum()} of {table.num_rows} rows dropped: values are missing in {', '.join(map(repr, found))}"
-    kept = np.flatnonzero(~dropped)
-    return table.taken(kept)._replace(notes=(*table.notes, note)), kept
-
-
-def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.ndarray, str]:
-    """The values of a column that lacks none, and its kind: numbers, microseconds since 1970, or texts of categories."""
-    values = table.column(name)
-    if name in table.unreadable:
-        raise TableError(
-            f"{table.source}: column {name!r} has {str(values[0])[:60]!r} in {table.places(range(len(values)))}, and kernax "
-            f"takes numbers, dates and text: {_leave_out(name)}, or encode it as numbers."
-        )
-    if values.dtype.kind == "b" or role == "classes" or (name in table.categories and role == "feature"):
-        return level_names(table, name), "category"
-    if values.dtype.kind == "M":
-        _check_days(table, name, values.astype(np.int64))
-        return values.astype(np.int64).astype(np.float64), "zoned date" if name in table.zoned else "date"
-    if values.dtype != object:
-        return _finite(table, name, values.astype(np.float64)), "number"
-    numbers = [_number(value) for value in values]
-    if all(number is not None for number in numbers):
-        return _finite(table, name, np.array(numbers, dtype=np.float64)), "number"
-    lowered = [value.lower() for value in values]
-    if all(value in _BOOLEANS for value in lowered):
-        return level_names(table, name), "category"
-    dates = [looks_like_date(value) for value in values]
-    if sum(dates) * 2 > len(values):
-        return _dates(table, name, values)
-    _check_text(table, name, values, [i for i, number in enumerate(numbers) if number is None])
-    return level_names(table, name), "category"
-
-
-def level_names(table: Table, name: str) -> np.ndarray:
-    """The category of each row, as text: that of `group_names`; True and true are one category."""
-    names = group_names(table, name)
-    return np.array([name.lower() if name.lower() in _BOOLEANS else name for name in names], dtype=object)
-
-
-def group_names(table: Table, by: str) -> list[str]:
-    """The group of each row, as text: 3 and 3.0 are one group, and so are a day and its midnight, whatever the file."""
-    values = table.column(by)
-    if values.dtype.kind == "M":
-        return [time_text(value) for value in values]
-    if values.dtype != object:
-        return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values.tolist()]
-    return [text.split(".")[0] if _WHOLE.fullmatch(text) else text.removesuffix("T00:00:00") for text in values]
-
-
-def _leave_out(name: str) -> str:
-    return f"leave it out (--drop {name}, or ignore={name!r} in Python)"
-
-
-def _check_days(table: Table, name: str, times: np.ndarray) -> None:
-    wrong = np.flatnonzero((times < FIRST) | (times > LAST))
-    if len(wrong):
-        raise TableError(
-            f"{table.source}: column {name!r} has days before the year 1 or after 9999 in {table.places(wrong)}: mend or "
-            "drop those rows."
-        )
-
-
-def _finite(table: Table, name: str, numbers: np.ndarray) -> np.ndarray:
-    wrong = np.flatnonzero(~np.isfinite(numbers))
-    if len(wrong):
-        raise TableError(f"{table.source}: column {name!r} is infinite in {table.places(wrong)}: mend or drop those rows.")
-    return numbers
-
-
-def _number(text: str) -> float | None:
-    if "_" in text:  # Python would read 1_000
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _dates(table: Table, name: str, values: np.ndarray) -> tuple[np.ndarray, str]:
-    times = [microseconds(value) for value in values]
-    wrong = [i for i, time in enumerate(times) if time is None]
-    if wrong:
-        raise TableError(
-            f"{table.source}: column {name!r} holds dates, but {values[wrong[0]]!r} is none, in {table.places(wrong)}: "
-            "write it as 2020-01-31 or 2020-01-31T12:00:00."
-        )
-    zoned = [i for i, time in enumerate(times) if time is not None and time[1]]
-    if zoned and len(zoned) < len(times):
-        some, word = (
-            (zoned, "have") if 2 * len(zoned) <= len(times) else (sorted(set(range(len(times))) - set(zoned)), "lack")
-        )
-        raise TableError(
-            f"{table.source}: column {name!r} has times with and without a time zone; {table.places(some)} {word} one: "
-            "give all of them a zone, or none."
-        )
-    numbers = np.array([time[0] for time in times if time is not None], dtype=np.float64)
-    return numbers, "zoned date" if zoned else "date"
-
-
-def _check_text(table: Table, name: str, values: np.ndarray, wrong: list[int]) -> None:
-    """Raise `TableError` for text that looks like numbers or dates that are written in another way."""
-    first, where = values[wrong[0]], table.places(wrong)
-    start = f"{table.source}: column {name!r} has {first!r} in {where}"
-    if _GROUPED.fullmatch(first):
-        raise TableError(
-            f"{start}, which may be a decimal comma or a thousands separator: kernax does not guess. Write numbers "
-            "as 1234.5."
-        )
-    if looks_like_other_date(first):
-        raise TableError(f"{start}, a date that may be read in two ways: write dates as 2020-01-31 (ISO 8601).")
-    if 2 * len(wrong) <= len(values):
-        raise TableError(
-            f"{start}, but numbers elsewhere: mend those rows, or read the column as categories (--categories {name}, or "
-            f"categories={name!r} in Python)."
-        )
+from kernax.tables._values import BOOLEANS, MAX_LEVELS, leave_out, level_names, number_of, read_values
 
 
 def _refuse_target(table: Table, name: str, values: np.ndarray) -> NoReturn:
     where = table.places(range(len(values)))
     raise TableError(
-        f"{table.source}: column {name!r} has {values[0]!r} in {where}, and the target is to be a number here. Classes are "
-        "for kernax fit, and those of two for kernax compare."
+        f"{table.source}: column {name!r} has {values[0]!r} in {where}, and the target must be a number here. Classes are "
+        "for kernax fit and kernax compare."
     )
 
 
@@ -316,54 +25,62 @@ def _check_counts(table: Table, name: str, values: np.ndarray) -> None:
     if len(wrong):
         raise TableError(
             f"{table.source}: column {name!r} has {values[wrong[0]]:g} in {table.places(wrong)}, and counts are 0, 1, 2, …: "
-            "mend or drop those rows, or choose another likelihood."
+            "correct or remove these rows, or choose another likelihood."
         )
 
 
-def _as_classes(table: Table, name: str, texts: np.ndarray, max_levels: int) -> tuple[Column, np.ndarray, list[str]]:
-    """A target of classes, the code of each row, and what to know about it."""
+def _as_levels(
+    table: Table, name: str, texts: np.ndarray, max_levels: int, role: str
+) -> tuple[Column, np.ndarray, list[str]]:
+    """A column of categories or a target of classes, the code of each row, and what to know about it."""
     levels, codes = np.unique(texts.astype(str), return_inverse=True)
-    if len(levels) > max_levels:
+    shown, count = levels.tolist(), len(levels)
+    is_target = role != "feature"
+    called, kind = (f"the target {name!r}", "classes") if is_target else (f"column {name!r}", "categories")
+    if count > max_levels:
+        remedy = "join some of them" if is_target else leave_out(name)
         raise TableError(
-            f"{table.source}: the target {name!r} has {len(levels)} different values ({listed(levels.tolist(), 3)}), more "
-            f"than the limit of {max_levels} classes: join some of them, or raise the limit (--max-levels {len(levels)}, or "
-            f"max_levels={len(levels)} in Python)."
+            f"{table.source}: {called} has {count} different values ({listed(shown, 3)}), more than the limit of "
+            f"{max_levels} {kind}: {remedy}, or raise the limit (--max-levels {count}, or max_levels={count} in Python)."
         )
-    column = Column(name, "category", low=0.0, high=float(len(levels) - 1), levels=tuple(levels.tolist()))
-    return column, codes.astype(np.float64), [f"target {name!r}: {len(levels)} classes ({listed(levels.tolist(), 8)})"]
-
-
-def _as_categories(table: Table, name: str, texts: np.ndarray, max_levels: int) -> tuple[Column, np.ndarray, list[str]]:
-    """A column of categories, the code of each row, and what to know about it."""
-    levels, codes = np.unique(texts.astype(str), return_inverse=True)
-    if len(levels) > max_levels:
-        raise TableError(
-            f"{table.source}: column {name!r} has {len(levels)} different values ({listed(levels.tolist(), 3)}), more than "
-            f"the limit of {max_levels} categories: {_leave_out(name)}, or raise the limit (--max-levels {len(levels)}, or "
-            f"max_levels={len(levels)} in Python)."
-        )
-    notes = [f"column {name!r}: {len(levels)} categories"]
-    if len(levels) == 1:
-        notes = [f"{name} is {levels[0]} in every row: it explains nothing"]
-    elif len(levels) == len(texts):
-        notes = [f"{notes[0]}, and no two rows have the same one: {_leave_out(name)}"]
-    column = Column(name, "category", low=0.0, high=float(len(levels) - 1), levels=tuple(levels.tolist()))
-    return column, codes.astype(np.float64), notes
+    if is_target and count < 2:
+        raise TableError(f"{table.source}: the target {name!r} is {shown[0]} in every row: there is nothing to learn.")
+    if role == "classes" and count > 2 and name not in table.categories:
+        numbers = [number_of(level) for level in shown]
+        if all(number is not None for number in numbers) and not all(float(n or 0).is_integer() for n in numbers):
+            raise TableError(
+                f"{table.source}: {name!r} does not hold classes, which are text, booleans or whole numbers "
+                f"(--categories {name}, or categories={name!r} in Python, makes a class of each value)."
+            )
+    notes = [
+        f"{'target' if is_target else 'column'} {name!r}: {count} {kind}" + (f" ({listed(shown, 8)})" if is_target else "")
+    ]
+    if not is_target and count == 1:
+        notes = [f"{name} is {shown[0]} in every row: it is constant and has no effect"]
+    elif not is_target and count == len(texts):
+        notes = [f"{notes[0]}, and no two rows have the same one: {leave_out(name)}"]
+    return Column(name, "category", low=0.0, high=float(count - 1), levels=tuple(shown)), codes.astype(np.float64), notes
 
 
 def fitted_column(
     table: Table, name: str, *, date_unit: str | None = None, role: str = "feature", max_levels: int = MAX_LEVELS
 ) -> tuple[Column, np.ndarray, list[str]]:
-    """How this column is to be read from now on, its numbers in the table's units, and what to know about it.
+    """How this column is read from now on, its numbers in the table's units, and what to know about it.
 
-    The role is `feature`, or for a target what it may be: `number`, `classes`, `counts`, or `any` (numbers or classes).
+    The role is `feature`, or for a target what it may be:
+
+    - `any`: text and booleans are classes, and so is a column that is named as one of categories. Numbers are numbers.
+    - `classes`: every value is a class.
+    - `number`: numbers; booleans are 0 and 1.
+    - `plain number`: numbers only.
+    - `counts`: whole numbers from 0.
     """
     check_unit(date_unit)
     values, kind = read_values(table, name, role=role)
     if kind == "category" and role in ("feature", "any", "classes"):
-        return (_as_categories if role == "feature" else _as_classes)(table, name, values, max_levels)
+        return _as_levels(table, name, values, max_levels, role)
     if kind == "category":
-        numbers = _of_booleans(values)
+        numbers = None if role == "plain number" else _of_booleans(values)
         if numbers is None:
             _refuse_target(table, name, values)
         values, kind = numbers, "number"
@@ -371,7 +88,7 @@ def fitted_column(
     notes = []
     if kind != "number":
         if role != "feature":
-            raise TableError(f"{table.source}: the target {name!r} holds dates, and is to be a number.")
+            raise TableError(f"{table.source}: the target {name!r} holds dates, but must be a number.")
         unit = date_unit or choose_unit(values)
         origin = iso(values.min())
         values = (values - values.min()) / UNITS[unit]
@@ -382,11 +99,15 @@ def fitted_column(
     if role == "counts":
         _check_counts(table, name, values)
         return Column(name, kind, low=float(values.min()), high=float(values.max())), values, notes
+    if role == "any" and len(np.unique(values)) == 2:
+        notes.append(
+            f"target {name!r} has two values and is regressed: --categories {name} (categories= in Python) classifies it"
+        )
     centre, scale = float(values.mean()), float(values.std())
     if not scale > 1e-12 * max(abs(centre), 1e-300):
         scale = 1.0
         same = "in every row" if values.min() == values.max() else "but for rounding in every row"
-        explains = ": it explains nothing" if role == "feature" else ""
+        explains = ": it is constant and has no effect" if role == "feature" else ""
         notes.append(f"{name} is {values[0]:.6g} {same}{explains}")
     return Column(name, kind, unit, origin, centre, scale, float(values.min()), float(values.max())), values, notes
 
@@ -423,7 +144,7 @@ _PLURALS = {
 
 def _of_booleans(texts: np.ndarray) -> np.ndarray | None:
     """0 for false and 1 for true; None if there is other text."""
-    return (texts == "true").astype(np.float64) if set(texts) <= set(_BOOLEANS) else None
+    return (texts == "true").astype(np.float64) if set(texts) <= set(BOOLEANS) else None
 
 
 def _codes(table: Table, column: Column) -> np.ndarray:
@@ -437,6 +158,6 @@ def _codes(table: Table, column: Column) -> np.ndarray:
         raise TableError(
             f"{table.source}: column {column.name!r} has {listed(others, 5)} in {table.places(unknown)}, {several} that no "
             f"row had when the model was fitted.{nearest(others[0], column.levels)} It knows {listed(column.levels, 8)}. "
-            "Leave those rows out, or fit again with rows of this category."
+            "Leave these rows out, or fit again with rows of this category."
         )
     return np.array([places[name] for name in names], dtype=np.float64)

@@ -21,17 +21,17 @@ FIRST, LAST = (np.datetime64(day, "us").astype(np.int64) for day in ("0001-01-02
 
 
 def looks_like_date(text: str) -> bool:
-    """Whether this is written as an ISO 8601 date or time, be there such a day or not."""
+    """Whether this is written as an ISO 8601 date or time, even if the day does not exist."""
     return _ISO.fullmatch(text) is not None
 
 
 def looks_like_other_date(text: str) -> bool:
-    """Whether this is a date in a spelling that may be read in two ways."""
+    """Whether this is a date in a spelling that can be read in two ways."""
     return _OTHER.fullmatch(text.split(" ")[0]) is not None
 
 
 def microseconds(text: str) -> tuple[int, bool] | None:
-    """Microseconds since 1970 (in UTC, if the text has a zone) and whether it has one; None if there is no such day."""
+    """Microseconds since 1970 (in UTC, if the text has a zone) and whether it has one; None if the day does not exist."""
     if not looks_like_date(text):
         return None
     text = f"{text}-01" if len(text) == 7 else text.upper().replace(" +", "+").replace(" -", "-").replace(" Z", "Z")

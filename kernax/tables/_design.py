@@ -1,14 +1,40 @@
-"""From a table to inputs and targets, and how its columns are to be read again."""
+"""From a table to inputs and targets, and how its columns are read again."""
 
 import csv
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from kernax.tables._columns import MAX_LEVELS, Column, fitted_column, new_values, without_missing
-from kernax.tables._errors import TableError, nearest
-from kernax.tables._read import Table
+from kernax._spelling import nearest
+from kernax.tables._column import Column
+from kernax.tables._columns import fitted_column, new_values
+from kernax.tables._errors import TableError
+from kernax.tables._read import Table, as_table
+from kernax.tables._values import MAX_LEVELS, without_missing
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a table is read. The options of `fit_table`, `fit_table_many`, `compare_table` and of their commands."""
+
+    columns: Sequence[str] | str | None = None
+    """The names of the columns to learn from; by default all others."""
+    ignore: Sequence[str] | str = ()
+    """The names of columns to leave out."""
+    missing: Literal["error", "drop"] = "error"
+    """What to do with rows that lack a value."""
+    date_unit: str | None = None
+    """What dates count; by default what suits their span."""
+    categories: Sequence[str] | str = ()
+    """The names of columns to read as categories although they hold numbers."""
+    max_levels: int = MAX_LEVELS
+    """The largest number of categories in a column, and of classes."""
+    sample: int | None = None
+    """How many rows to draw at random; by default all are used."""
+    seed: int = 0
+    """Random seed."""
 
 
 class Design(NamedTuple):
@@ -23,54 +49,57 @@ class Design(NamedTuple):
     notes: tuple[str, ...]
 
 
-def feature_names(table: Table, target: str, columns: Sequence[str] | None, ignore: Sequence[str]) -> list[str]:
-    """The columns to learn from: those named, or all but the target and those to ignore."""
+def feature_names(table: Table, target: str, reading: Reading, others: Sequence[str] = ()) -> list[str]:
+    """The columns to learn from: those named, or all but the target, `others` and those to ignore."""
     table.column(target)
+    columns, ignore = as_names(reading.columns), [*(as_names(reading.ignore) or []), *others]
     for name in (*(columns or ()), *ignore):
         table.column(name)
     names = list(columns) if columns is not None else [name for name in table.names if name != target]
     if target in names:
-        raise TableError(
-            f"{table.source}: {target!r} is the target, and so cannot be learned from: take it out of the columns."
-        )
+        raise TableError(f"{table.source}: {target!r} is the target, and cannot be an input: leave it out of the columns.")
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
         raise TableError(f"column {double[0]!r} is named twice.")
     names = [name for name in names if name not in ignore]
     if not names:
-        raise TableError(f"{table.source}: no column is left to learn {target!r} from.")
+        raise TableError(f"{table.source}: no columns remain to learn {target!r} from.")
     return names
 
 
-def with_categories(table: Table, names: Sequence[str] | str) -> Table:
-    """The table with these columns read as categories, whatever they hold."""
-    names = as_names(names) or []
-    for name in names:
-        table.column(name)
-    return table._replace(categories=table.categories | frozenset(names))
-
-
 def make_design(
-    table: Table,
+    table: Any,
     target: str,
-    names: Sequence[str],
+    reading: Reading = Reading(),
     *,
-    missing: str = "error",
-    date_unit: str | None = None,
-    sample: int | None = None,
-    seed: int = 0,
+    role: str = "number",
     others: Sequence[str] = (),
     most_rows: int | None = None,
-    max_levels: int = MAX_LEVELS,
-    target_role: str = "number",
 ) -> Design:
-    """Numbers of the columns `names`, standardised; rows that lack one of them, the target or `others` as `missing` says."""
-    table, _ = without_missing(table, [*names, target, *others], missing)
-    table = _sampled(table, sample, seed, most_rows)
-    read = [fitted_column(table, name, date_unit=date_unit, max_levels=max_levels) for name in names]
-    own, y, target_notes = fitted_column(table, target, role=target_role, max_levels=max_levels)
+    """Standardised numbers of the columns to learn from.
+
+    **Arguments:**
+
+    - `table`: the table.
+    - `target`: the name of the target.
+    - `reading`: the options.
+    - `role`: what the target may be, see `fitted_column`.
+    - `others`: columns that are not inputs but must not lack values, such as the names of groups.
+    - `most_rows`: raise `TableError` for more rows.
+    """
+    table = as_table(table)
+    categories = as_names(reading.categories) or []
+    for name in (*others, *categories):
+        table.column(name)
+    table = table._replace(categories=table.categories | frozenset(categories))
+    names = feature_names(table, target, reading, others)
+    table, _ = without_missing(table, [*names, target, *others], reading.missing)
+    table = _sampled(table, reading.sample, reading.seed, most_rows)
+    limit = reading.max_levels
+    read = [fitted_column(table, name, date_unit=reading.date_unit, max_levels=limit) for name in names]
+    own, y, target_notes = fitted_column(table, target, role=role, max_levels=limit)
     if table.num_rows < 2:
-        raise TableError(f"{table.source}: one row is too little to learn from.")
+        raise TableError(f"{table.source}: one row is not enough to learn from.")
     x = np.stack([column.standardised(values) for column, values, _ in read], axis=1)
     notes = (*table.notes, *(note for _, _, some in read for note in some), *target_notes)
     return Design(x, own.standardised(y), tuple(column for column, _, _ in read), own, table, notes)
@@ -85,7 +114,7 @@ def _sampled(table: Table, sample: int | None, seed: int, most_rows: int | None)
         return table.taken(rows)._replace(notes=(*table.notes, f"{sample} of {n} rows drawn at random"))
     if most_rows is not None and n > most_rows:
         raise TableError(
-            f"{table.source}: {n} rows are more than the {most_rows} for which all methods end in reasonable time: draw "
+            f"{table.source}: {n} rows are more than the {most_rows} for which all methods end in reasonable time: use "
             f"fewer rows (--sample {most_rows}, or sample={most_rows} in Python)."
         )
     return table
@@ -100,7 +129,7 @@ def new_inputs(
         if name not in table.columns:
             raise TableError(
                 f"{table.source}: there is no column {name!r}, with which {model} was fitted.{nearest(name, table.names)} "
-                f"It wants {', '.join(map(repr, wanted))}."
+                f"Required: {', '.join(map(repr, wanted))}."
             )
     table, kept = without_missing(table, wanted, missing)
     values = [new_values(table, column) for column in columns]
@@ -124,5 +153,5 @@ def as_names(names: Any) -> list[str] | None:
         return None
     if not isinstance(names, str):
         return [str(name) for name in names]
-    split = next(csv.reader([names], skipinitialspace=True), [])  # a name with a comma stands in quotes
+    split = next(csv.reader([names], skipinitialspace=True), [])  # a name that contains a comma is in quotes
     return [name.strip() for name in split if name.strip()]

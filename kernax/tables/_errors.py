@@ -1,20 +1,5 @@
-"""What is wrong with a table, told so that its owner can mend it."""
-
-import difflib
-from collections.abc import Iterable, Sequence
+"""The error of tables."""
 
 
 class TableError(ValueError):
-    """A table that cannot be used as asked: which file, column and lines, and what to do."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` with the known name that is spelled most like this one, or nothing."""
-    by_lower = {str(other).lower(): str(other) for other in known}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
-    return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
-
-
-def listed(names: Sequence[str], most: int = 20) -> str:
-    """Names in quotes, the first of many."""
-    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+    """A table that cannot be used as asked. The message names the file, the column and the lines, and says what to do."""

@@ -2,28 +2,25 @@
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from kernax._spelling import listed
 from kernax.forecasting import Seasonal, forecast_many
-from kernax.tables._columns import group_names, missing_rows, read_values, without_missing
-from kernax.tables._errors import TableError, listed
+from kernax.tables._clock import DATES, clock_of
+from kernax.tables._errors import TableError
 from kernax.tables._read import Table, as_table
 from kernax.tables._table_fit import check_level
+from kernax.tables._values import group_names, missing_rows, read_values, without_missing
 
-_DAY = 86_400_000_000
-_LENGTHS = {"day": _DAY, "hour": _DAY // 24, "minute": _DAY // 1440, "second": 1_000_000, "microsecond": 1}
-_DATES = ("date", "zoned date")
 _SPARSE = 10
-"""Steps for each row, at the most: with more, the times are not regular."""
-_MOST_STEPS = 366
-"""Longer seasons of a day are not assumed by themselves."""
+"""The largest number of steps for each row: with more, the times are not regular."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TableForecast:
-    """The next values of each series of a table."""
+    """The next values of each series of a table, from [`kernax.tables.forecast_table`][]."""
 
     columns: dict[str, np.ndarray]
     """The name of the series (if there are several), the time, and `mean`, `sd`, `lower`, `upper`."""
@@ -34,11 +31,11 @@ class TableForecast:
     results: dict[Hashable, str]
     """How the fit of each series ended."""
     notes: tuple[str, ...]
-    """What to know about the table."""
+    """Notes about the table."""
 
     @property
     def is_lost(self) -> bool:
-        """No series could be forecast."""
+        """Whether no series could be forecast."""
         return not np.isfinite(self.columns["mean"]).any()
 
 
@@ -52,6 +49,7 @@ def forecast_table(
     periods: float | Sequence[float] | None = None,
     model: Seasonal | None = None,
     level: float = 0.95,
+    missing: Literal["error", "drop"] = "error",
     progress: bool = False,
 ) -> TableForecast:
     """Forecast the next steps of one series, or of each series of a table.
@@ -61,24 +59,25 @@ def forecast_table(
 
     **Arguments:**
 
-    - `table`: a path, a frame, an Arrow table or a dict of columns, with a row for each time and series.
-    - `horizon`: how many steps after the end of each series.
+    - `table`: a path, a frame, a relation, an Arrow table or a dict of columns, with a row for each time and series.
+    - `horizon`: the number of steps to forecast after the end of each series.
     - `by`: the column that names the series of each row; `None` if there is only one.
-    - `target`: the column to forecast; if `None`, the only column that is left.
+    - `target`: the column to forecast; if `None`, the only remaining column.
     - `time`: the column of times; if `None`, the only column of dates.
     - `periods`: the periods of the seasons, in steps; 0 for none. If `None`, those that suit the step: 12 for months, 4 for
       quarters, 7 for days, a year for weeks, a day for shorter steps, none for numbers.
     - `model`: a [`kernax.forecasting.Seasonal`][] in place of `periods`.
     - `level`: the probability of the intervals.
+    - `missing`: `error`, or `drop` to leave out rows without a time or the name of a series.
     - `progress`: show a progress bar.
 
     **Returns:**
 
-    A [`kernax.tables.TableForecast`][].
+    A [`kernax.tables.TableForecast`][]. Raises `TableError` if the table cannot be forecast as asked.
     """
     check_level(level)
     if model is not None and periods is not None:
-        raise ValueError("give periods or a model, which has periods of its own, but not both.")
+        raise ValueError("give periods or a model, which has periods of its own, not both.")
     read = as_table(table)
     time = time or _only_dates(read, by, target)
     target = target or _only_other(read, by, time)
@@ -91,11 +90,12 @@ def forecast_table(
         read = read.taken(np.setdiff1d(np.arange(total), gone))
         if not read.num_rows:
             raise TableError(f"{read.source}: no row has a value of {target!r}.")
-    read, _ = without_missing(read, [time] if by is None else [time, by], "error")
-    clock, numbers = _clock_of(read, time)
+    read, _ = without_missing(read, [time] if by is None else [time, by], missing)
+    notes += read.notes
+    clock, numbers = clock_of(read, time)
     values, kind = read_values(read, target, role="target")
     if kind != "number":
-        raise TableError(f"{read.source}: the target {target!r} holds no numbers: name another with --target.")
+        raise TableError(f"{read.source}: the target {target!r} does not hold numbers: name another (--target).")
     names = group_names(read, by) if by is not None else [target] * read.num_rows
     series, ends, few = _series(read, names, numbers, values)
     if few:
@@ -133,12 +133,12 @@ def _only_dates(table: Table, by: str | None, target: str | None) -> str:
             continue
         try:
             known = without_missing(table, [name], "drop")[0]
-            if read_values(known, name)[1] in _DATES:
+            if read_values(known, name)[1] in DATES:
                 dates.append(name)
         except TableError:
             continue
     if len(dates) != 1:
-        which = f"are several columns of dates ({listed(dates)})" if dates else "is no column of dates"
+        which = f"are several columns of dates ({listed(dates)})" if dates else "are no columns of dates"
         raise TableError(f"{table.source}: there {which}: name the column of times with --time (time= in Python).")
     return dates[0]
 
@@ -146,7 +146,7 @@ def _only_dates(table: Table, by: str | None, target: str | None) -> str:
 def _only_other(table: Table, by: str | None, time: str) -> str:
     others = [name for name in table.names if name not in (by, time)]
     if len(others) != 1:
-        which = f"are several columns ({listed(others)}) to forecast" if others else "is no column to forecast"
+        which = f"are several columns ({listed(others)}) to forecast" if others else "are no columns to forecast"
         raise TableError(f"{table.source}: there {which}: name one with --target (target= in Python).")
     return others[0]
 
@@ -181,86 +181,3 @@ def _series(
         series[name][own - own.min()] = values[rows]
         ends[name] = int(own.max())
     return series, ends, few
-
-
-@dataclasses.dataclass(frozen=True)
-class _Clock:
-    """How times become numbers of steps, and the other way round."""
-
-    kind: str
-    """`months`, `dates` of a fixed step, or `numbers`."""
-    start: Any
-    """The time of step 0."""
-    step: Any
-    """In months, microseconds, or the numbers' own unit."""
-    offset: int = 0
-    """Microseconds from the beginning of the month; from its end if negative."""
-    is_zoned: bool = False
-
-    @property
-    def name(self) -> str:
-        if self.kind == "numbers":
-            return f"{self.step:g}"
-        if self.kind == "months":
-            number, unit = (self.step // 12, "year") if self.step % 12 == 0 else (self.step, "month")
-        else:
-            unit = next(unit for unit, length in _LENGTHS.items() if self.step % length == 0)
-            number = self.step // _LENGTHS[unit]
-        return f"{number} {unit}{'s' if number > 1 else ''}"
-
-    def periods(self, longest: int) -> tuple[float, ...]:
-        """The season to expect, if a series has two of them."""
-        period = 1.0
-        if self.kind == "months" and 12 % self.step == 0:
-            period = 12 / self.step
-        elif self.kind == "dates":
-            if self.step == 7 * _DAY:
-                period = 365.25 / 7
-            elif self.step == _DAY:
-                period = 7.0
-            elif self.step < _DAY and _DAY / self.step <= _MOST_STEPS:
-                period = _DAY / self.step
-        return (period,) if period > 1 and longest >= 2 * period else ()
-
-    def times(self, numbers: np.ndarray) -> np.ndarray:
-        if self.kind == "numbers":
-            return self.start + self.step * numbers
-        if self.kind == "dates":
-            times = (self.start + self.step * numbers).astype("M8[us]")
-        else:
-            months = (self.start + self.step * numbers).astype("M8[M]")
-            anchor = months if self.offset >= 0 else months + 1
-            times = anchor.astype("M8[us]") + np.timedelta64(self.offset, "us")
-        return np.array([f"{moment}Z" for moment in times], object) if self.is_zoned else times
-
-
-def _clock_of(table: Table, name: str) -> tuple[_Clock, np.ndarray]:
-    """The step of a column of times, and the number of the step of each row."""
-    values, kind = read_values(table, name)
-    unique = np.unique(values)
-    if len(unique) < 2:
-        raise TableError(f"{table.source}: column {name!r} has one time only: a series needs several.")
-    if kind == "number":
-        step = float(np.min(np.diff(unique)))
-        numbers = np.round((values - unique[0]) / step)
-        if np.any(np.abs(unique[0] + step * numbers - values) > 0.05 * step):
-            raise TableError(
-                f"{table.source}: the times in column {name!r} are not regular: they are no multiples of {step:g}, the "
-                "smallest step. Bring them to a common step first."
-            )
-        is_whole = np.all(unique == np.round(unique)) and step == round(step)
-        start, step = (int(unique[0]), int(step)) if is_whole else (float(unique[0]), step)
-        return _Clock("numbers", start, step), numbers.astype(np.int64)
-    if kind not in _DATES:
-        raise TableError(f"{table.source}: column {name!r} holds neither dates nor numbers: name the times with --time.")
-    is_zoned = kind == "zoned date"
-    times = values.astype(np.int64)
-    months = times.astype("M8[us]").astype("M8[M]")
-    for anchor in (months, months + 1):  # as far from the beginning, or from the end, of every month
-        offsets = times - anchor.astype("M8[us]").astype(np.int64)
-        if np.all(offsets == offsets[0]) and len(np.unique(months)) > 1:
-            counted = months.astype(np.int64)
-            step = int(np.gcd.reduce(counted - counted.min()))
-            return _Clock("months", int(counted.min()), step, int(offsets[0]), is_zoned), (counted - counted.min()) // step
-    step = int(np.gcd.reduce(times - times.min()))
-    return _Clock("dates", int(times.min()), step, is_zoned=is_zoned), (times - times.min()) // step

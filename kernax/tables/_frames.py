@@ -6,12 +6,12 @@ import jax
 import numpy as np
 
 from kernax.solvers import Result, result_name
-from kernax.tables._columns import group_names, missing_rows, read_values
 from kernax.tables._dates import UNITS
-from kernax.tables._design import as_names, feature_names, with_categories
+from kernax.tables._design import Reading, as_names, feature_names
 from kernax.tables._errors import TableError
 from kernax.tables._many import LEAST_ROWS, fit_table_many
 from kernax.tables._read import Table, as_table
+from kernax.tables._values import group_names, missing_rows, read_values
 
 _SQL = {"f8": "double", "f4": "float", "i8": "bigint", "i4": "int", "b1": "boolean"}
 
@@ -26,7 +26,7 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
 
     - `frame`: a pandas frame with the rows of some groups.
     - `target`, `by`: the names of the target column and of the column that names the groups.
-    - `float64`: compute in double precision, whatever JAX is set to in the worker.
+    - `float64`: compute in double precision, independent of the setting of JAX in the worker.
     - `options`: those of `fit_table_many`. If there is a column of dates, `date_unit` is required, so that all groups have
       the same unit.
 
@@ -39,9 +39,10 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
     """
     import pandas as pd
 
-    read = with_categories(as_table(frame), options.get("categories", ()))
-    ignored = [by, *(as_names(options.get("ignore")) or [])]
-    names = feature_names(read, target, as_names(options.get("columns")), ignored)
+    reading = Reading(**{name: options[name] for name in ("columns", "ignore", "categories") if name in options})
+    read = as_table(frame)
+    read = read._replace(categories=read.categories | frozenset(as_names(reading.categories) or []))
+    names = feature_names(read, target, reading, [by])
     if options.get("date_unit") is None:
         _check_that_none_is_a_date(read, names)
     complete = _complete(read, [*names, target])

@@ -1,5 +1,6 @@
-"""Targets that are classes or counts, or that have outliers: which likelihood they take, and what is predicted of them."""
+"""The likelihoods of targets that are classes or counts or have outliers, and their predictions."""
 
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -8,14 +9,15 @@ import jax
 import numpy as np
 
 from kernax import learners
+from kernax._spelling import nearest
 from kernax.data import Data
+from kernax.expressions import Built, build_kernel, has_level, written_values
 from kernax.fitting import initialise
 from kernax.model import condition
 from kernax.parameters import trainable
 from kernax.reports import Entry
-from kernax.tables._columns import Column
-from kernax.tables._errors import TableError, nearest
-from kernax.tables._expressions import Built, written_values
+from kernax.tables._column import Column
+from kernax.tables._errors import TableError
 
 NORMAL = "normal"
 CLASSES = ("bernoulli", "softmax")
@@ -24,8 +26,8 @@ LIKELIHOODS = (NORMAL, *CLASSES, *COUNTS, "student-t")
 _FOLDS = 5
 
 
-def target_of(likelihood: str | None) -> str:
-    """How the target is to be read for this likelihood; `None` lets the target decide. See `make_design`."""
+def role_of(likelihood: str | None) -> str:
+    """What the target may be with this likelihood; `None` decides by the target. See `fitted_column`."""
     if likelihood is None:
         return "any"
     if likelihood not in LIKELIHOODS:
@@ -35,22 +37,22 @@ def target_of(likelihood: str | None) -> str:
 
 
 def chosen_likelihood(likelihood: str | None, target: Column, source: str) -> str:
-    """The likelihood of a target that has been read; that which was asked for, if it suits."""
+    """The likelihood of a target that has been read. Raises `TableError` if the one given does not suit."""
     classes = len(target.levels)
-    if target.is_category and classes < 2:
-        raise TableError(
-            f"{source}: the target {target.name!r} is {target.levels[0]} in every row: there is nothing to learn."
-        )
     if likelihood == "bernoulli" and classes != 2:
         raise TableError(f"{source}: {target.name!r} has {classes} classes, and bernoulli is for 2: write softmax.")
     return likelihood or ({0: NORMAL, 2: "bernoulli"}.get(classes, "softmax"))
 
 
-def with_level(kernel: str, likelihood: str) -> str:
-    """The expression with a constant, which is the level of classes and counts; targets of numbers are centred."""
-    if likelihood not in (*CLASSES, *COUNTS) or any(word in kernel.lower() for word in ("constant", "bias")):
-        return kernel
-    return f"{kernel} + constant"
+def built_with_level(
+    kernel: str, columns: Sequence[Column], likelihood: str, target_scale: float = 1.0
+) -> tuple[str, Built]:
+    """The expression and its kernel, for classes and counts with a constant, which is their level. Numbers are centred."""
+    built = build_kernel(kernel, columns, target_scale=target_scale)
+    if likelihood not in (*CLASSES, *COUNTS) or has_level(built.kernel):
+        return kernel, built
+    kernel = f"{kernel} + constant"
+    return kernel, build_kernel(kernel, columns, target_scale=target_scale)
 
 
 def latent_start(built: Built, likelihood: Any, data: Data) -> tuple[Any, Any]:
@@ -110,7 +112,7 @@ def latent_predictions(c: Any, target: Column, rows: Any, level: float, *, noisy
 def folds_of(n: int, folds: int, seed: int, classes: np.ndarray | None) -> np.ndarray:
     """The fold of each row, shuffled; of each class the same share."""
     if not 2 <= folds <= n:
-        raise TableError(f"{n} rows can be cut into 2 to {n} folds, not {folds}.")
+        raise TableError(f"{n} rows can be divided into 2 to {n} folds, not {folds}.")
     order = np.random.default_rng(seed).permutation(n)
     if classes is not None:
         order = order[np.argsort(classes[order], kind="stable")]

@@ -11,29 +11,39 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from kernax._spelling import listed, nearest
 from kernax.data import Data
+from kernax.expressions import build_kernel
 from kernax.fitting import Fits, fit_many, predict_many, score_many
 from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
+from kernax.model import condition
 from kernax.reports import Report
-from kernax.reports._describe import report_of_fits
-from kernax.reports._parameters import described_parameters, names_of
+from kernax.reports._parameters import described_parameters
 from kernax.selection import loo_mse
-from kernax.tables._columns import MAX_LEVELS, Column, column_names, group_names, parts_of, rows_of, scales_of
-from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
-from kernax.tables._errors import TableError, listed, nearest
-from kernax.tables._expressions import build_kernel
+from kernax.solvers import AbstractSolver
+from kernax.tables._column import Column, rows_of
+from kernax.tables._design import Reading, make_design, new_inputs
+from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import NORMAL, prediction_names
 from kernax.tables._read import Table, as_table
+from kernax.tables._report import report_of_table_fits, table_names
+from kernax.tables._solvers import solver_for
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
 from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+from kernax.tables._values import MAX_LEVELS, group_names
 
+_MOST_ROWS = 20_000
+"""Of a group, without a solver for many rows."""
 LEAST_ROWS = 2
-"""Of a group: one row alone says nothing of how rows differ."""
+"""Of a group: one row does not show how rows differ."""
 
 
 class ManyTableFits(eqx.Module):
-    """A fitted model for each group of a table, the rows that it was fitted to, and how columns are read."""
+    """A fitted model for each group of a table, from [`kernax.tables.fit_table_many`][].
+
+    It holds the rows of all groups, from which predictions are made, and how columns are read.
+    """
 
     fits: Fits
     """The fits to standardised numbers, by the names of the groups."""
@@ -54,11 +64,13 @@ class ManyTableFits(eqx.Module):
     source: str = eqx.field(static=True)
     """The table's file."""
     notes: tuple[str, ...] = eqx.field(static=True)
-    """What to know about the table."""
+    """Notes about the table."""
+    solver: AbstractSolver | None = None
+    """How the models were conditioned; `None` for `kx.Cholesky()`."""
 
     @property
     def needs_targets(self) -> bool:
-        """Predictions are made from the targets."""
+        """Whether a file needs the targets: predictions are made from them."""
         return True
 
     @property
@@ -70,7 +82,12 @@ class ManyTableFits(eqx.Module):
         return len(self.fits)
 
     def datasets(self) -> list[tuple[Any, np.ndarray]]:
-        """The rows of each group, standardised."""
+        """The rows of each group.
+
+        **Returns:**
+
+        A list of `(x, y)`, standardised.
+        """
         ends = np.cumsum(self.sizes)[:-1]
         parts = zip(np.split(self.x, ends), np.split(self.y, ends), strict=True)
         return [(rows_of(self.columns, x, self.y.dtype), y) for x, y in parts]
@@ -78,12 +95,13 @@ class ManyTableFits(eqx.Module):
     def table(self) -> dict[str, np.ndarray]:
         """`Fits.table` with the names of the columns and with parameters in the units of the table.
 
-        What is said of the fits themselves (`value`, `gradient_norm`, `jitter`) is of the standardised numbers.
+        **Returns:**
+
+        Columns by name, with an entry for each group. `value`, `gradient_norm` and `jitter` are those of the standardised
+        numbers.
         """
-        columns = list(self.fits.table().items())
-        scales = scales_of(self.columns, self.target)
-        names = names_of(None, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
-        # A model of ones tells by what each number is to be multiplied.
+        columns, names = list(self.fits.table().items()), table_names(self, None)
+        # The described parameters of a model of ones are the factors that convert each number.
         ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, self.fits.model)
         described = described_parameters(ones, names, False, most_entries=2**31)
         factors = [one for one in described if not isinstance(one.value, str)]  # of matrices the table has no columns
@@ -94,8 +112,15 @@ class ManyTableFits(eqx.Module):
         return converted
 
     def loo_rmse(self) -> np.ndarray:
-        """The root mean square of each group's leave-one-out errors, in the target's units; NaN where the fit failed."""
-        errors = _of_each(loo_mse, self.fits, self.datasets())
+        """The root mean square of each group's leave-one-out errors, in the target's units.
+
+        **Returns:**
+
+        An array with an entry for each group; NaN where the fit failed, and for solvers without leave-one-out predictions.
+        """
+        if self.solver is not None and _lacks_errors(self.fits[0].model, Data(*self.datasets()[0]), self.solver):
+            return np.full(len(self), np.nan)
+        errors = _of_each(loo_mse, self.fits, self.datasets(), self.solver)
         return self.target.scale * np.sqrt(np.where(self.is_known, errors, np.nan))
 
     @property
@@ -104,15 +129,27 @@ class ManyTableFits(eqx.Module):
         return np.isfinite(np.asarray(self.fits.value)) & (self.sizes >= LEAST_ROWS)
 
     def report(self) -> Report:
-        """What `kx.report` says of the fits, in the units of the table."""
-        scales = scales_of(self.columns, self.target)
-        names = names_of(None, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
-        return report_of_fits(self.fits, self.table(), names)
+        """Describe the fits in the units of the table.
+
+        **Returns:**
+
+        A `Report`, as from [`kernax.report`][]. Its page also has the groups, the columns, the source and the notes.
+        """
+        return report_of_table_fits(self)
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
     ) -> dict[str, np.ndarray]:
-        """Columns `mean`, `sd`, `lower`, `upper` for the rows of another table, each from the model of its group."""
+        """Predict the rows of another table, each by the model of its group.
+
+        **Arguments:**
+
+        - `table`, `level`, `noisy`, `missing`: as in [`TableFit.predict`][kernax.tables.TableFit.predict].
+
+        **Returns:**
+
+        Columns `mean`, `sd`, `lower` and `upper`, NaN in rows of groups whose fit failed.
+        """
         return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
 
     def predict_rows(
@@ -124,7 +161,17 @@ class ManyTableFits(eqx.Module):
         missing: Literal["error", "drop"] = "error",
         model_name: str = "the model",
     ) -> tuple[dict[str, np.ndarray], np.ndarray, tuple[str, ...]]:
-        """`predict`, with the numbers of the rows that were kept, and what to know about them."""
+        """`predict`, with the rows that were kept.
+
+        **Arguments:**
+
+        - `table`, `level`, `noisy`, `missing`: as in `predict`.
+        - `model_name`: what messages call the model.
+
+        **Returns:**
+
+        The columns, the numbers of the rows that were kept, and notes about them.
+        """
         check_level(level)
         read = as_table(table)
         x, kept, notes = new_inputs(read, self.columns, missing=missing, model=model_name, others=[self.by])
@@ -137,7 +184,7 @@ class ManyTableFits(eqx.Module):
         rows = [np.flatnonzero(numbers == number) for number in wanted]
         chosen = {names[some[0]]: datasets[number] for number, some in zip(wanted, rows, strict=True)}
         points = {name: rows_of(self.columns, x[some], self.y.dtype) for name, some in zip(chosen, rows, strict=True)}
-        answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy)
+        answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy, solver=self.solver)
         for some, answer in zip(rows, answers, strict=True):
             mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
         mean[~self.is_known[numbers]] = variance[~self.is_known[numbers]] = np.nan
@@ -165,14 +212,18 @@ class ManyTableFits(eqx.Module):
 register(ManyTableFits, name="kernax.tables.ManyTableFits")
 
 
-def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+def _lacks_errors(model: Any, data: Data, solver: AbstractSolver) -> bool:
+    return condition(model, data, solver, throw=False).system.inverse_diagonal() is None
+
+
+def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[Any, np.ndarray]], solver: AbstractSolver | None) -> np.ndarray:
     """One number for each group, from its model conditioned on its rows."""
-    return score_many(fits, dict(zip(fits.keys, datasets, strict=True)), quantity)
+    return score_many(fits, dict(zip(fits.keys, datasets, strict=True)), quantity, solver=solver)
 
 
-def _calibrated(fits: Fits, datasets: list[tuple[Any, np.ndarray]]) -> Fits:
-    """Each group's kernel and noise times what makes its leave-one-out errors as large as expected."""
-    factors = _of_each(mean_square_score, fits, datasets)
+def _calibrated(fits: Fits, datasets: list[tuple[Any, np.ndarray]], solver: AbstractSolver | None) -> Fits:
+    """Each group's kernel and noise times the factor that makes its leave-one-out errors as large as expected."""
+    factors = _of_each(mean_square_score, fits, datasets, solver)
     factors = np.where(np.isfinite(factors) & (factors > 0), factors, 1.0)
     kernel = times(fits.model.kernel, factors)
     if kernel is None:
@@ -191,11 +242,13 @@ def fit_table_many(
     kernel: str = DEFAULT_KERNEL,
     select: str = "likelihood",
     noise: float | None = None,
+    solver: AbstractSolver | str | None = None,
     restarts: int = 0,
     missing: Literal["error", "drop"] = "error",
     date_unit: str | None = None,
     categories: Sequence[str] | str = (),
     max_levels: int = MAX_LEVELS,
+    sample: int | None = None,
     seed: int = 0,
     dtype: Any = None,
     max_steps: int = 500,
@@ -210,25 +263,19 @@ def fit_table_many(
 
     **Arguments:**
 
-    - `table`: the rows of all groups: a path to a CSV or Parquet file, a frame, or a dict of columns.
+    - `table`: the rows of all groups, as in [`fit_table`][kernax.tables.fit_table]. All of it is read into memory.
     - `target`: the name of the column to predict.
     - `by`: the name of the column whose values are the groups.
-    - `columns`: the names of the columns to learn from; by default all others.
-    - `ignore`: the names of columns to leave out.
     - `kernel`: an expression, see [`parse_kernel`][kernax.tables.parse_kernel].
     - `select`: what is minimised: `likelihood`, `loo`, `gcv`, `kfold` or `loo_density`.
     - `noise`: the variance of the target's noise in its units squared, if it is known.
+    - `solver`: a solver for all groups, as in [`fit_table`][kernax.tables.fit_table]; `auto` suggests one for the
+      largest group.
     - `restarts`: the number of additional random starts for each group.
-    - `missing`: `error`, or `drop` to leave out rows that lack a value.
-    - `date_unit`: `years`, `days`, `hours` or `seconds`; by default what suits the span of the dates.
-    - `categories`: the names of columns to read as categories although they hold numbers, such as postal codes.
-    - `max_levels`: the largest number of categories in a column.
-    - `seed`: random seed for restarts.
-    - `dtype`: the floating type to compute in; by default JAX's.
-    - `max_steps`: the maximum number of evaluations of each fit.
-    - `progress`: show a progress bar.
+    - `columns`, `ignore`, `missing`, `date_unit`, `categories`, `max_levels`, `sample`, `seed`, `dtype`, `max_steps`,
+      `progress`: as in [`fit_table`][kernax.tables.fit_table].
     - `checkpoint`: a folder in which results are saved as they arrive, so that the same call resumes an interrupted run; see
-      `kx.fit_many`.
+      [`kernax.fit_many`][].
     - `executor`: a `concurrent.futures.Executor` that computes the fits; threads if `None`. See `kx.fit_many`.
 
     **Returns:**
@@ -237,12 +284,11 @@ def fit_table_many(
     """
     objective = objective_of(select)
     check_noise(noise)
-    read = with_categories(as_table(table), categories)
-    read.column(by)
     if by == target:
-        raise TableError(f"{read.source}: {by!r} is the target, and so cannot name the groups.")
-    names = feature_names(read, target, as_names(columns), [by, *(as_names(ignore) or [])])
-    design = make_design(read, target, names, missing=missing, date_unit=date_unit, others=[by], max_levels=max_levels)
+        raise TableError(f"{by!r} is the target, so it cannot name the groups.")
+    reading = Reading(columns, ignore, missing, date_unit, categories, max_levels, sample, seed)
+    design = make_design(table, target, reading, role="plain number", others=[by])
+    source = design.table.source
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     dtype = jnp.result_type(float) if dtype is None else dtype
     rows_of_group: dict[str, list[int]] = {}
@@ -257,20 +303,26 @@ def fit_table_many(
         for name, own, targets in zip(rows_of_group, np.split(x, ends), np.split(y, ends), strict=True)
     }
     largest = sizes.max()
-    if largest > 20_000:
-        raise TableError(f"{read.source}: the largest group has {largest} rows, too many for one fit: split it.")
+    if largest > _MOST_ROWS and solver is None:
+        raise TableError(
+            f"{source}: the largest group has {largest} rows, more than {_MOST_ROWS}: split it, or choose a solver "
+            "(--solver, or solver= in Python)."
+        )
     # Starting values suit each dataset, unless some are written: then the others suit the table as a whole.
     started = not any(built.given) and noise is None
     some = np.random.default_rng(seed).permutation(len(y))[:300]
     known = None if noise is None else noise / design.target.scale**2
-    sample = None if started else Data(rows_of(design.columns, x[some], dtype), y[some])
-    model, free = start_of(built, known, sample, mean=0.0)
+    start_data = None if started else Data(rows_of(design.columns, x[some], dtype), y[some])
+    model, free = start_of(built, known, start_data, mean=0.0)
     if not any(jax.tree.leaves(free)):
-        raise TableError("there is nothing to fit: every parameter is held.")
+        raise TableError("there is nothing to fit: every parameter is held fixed.")
+    biggest = datasets[max(rows_of_group, key=lambda name: len(rows_of_group[name]))]
+    solver, reason = solver_for(solver, model, Data(*biggest), select)
     fits = fit_many(
         model,
         datasets,
         objective=objective,
+        solver=solver,
         trainable=free,
         initialise=started,
         restarts=restarts,
@@ -280,11 +332,12 @@ def fit_table_many(
         checkpoint=checkpoint,
         executor=executor,
     )
-    notes, is_held = design.notes, noise is not None or any(built.held)
+    is_held = noise is not None or any(built.held)
+    notes = design.notes if reason is None else (*design.notes, reason)
     if select in BLIND_TO_SCALE:
-        fits = fits if is_held else _calibrated(fits, list(datasets.values()))
+        fits = fits if is_held else _calibrated(fits, list(datasets.values()), solver)
         notes = (*notes, note_on_variances(select, is_held))
-    few = np.sum(sizes < LEAST_ROWS)
+    few = int(np.sum(sizes < LEAST_ROWS))
     if few:
         less = f"{few} of {len(datasets)} groups have fewer than {LEAST_ROWS} rows"
         notes = (*notes, f"{less}: nothing is predicted for them")
@@ -298,6 +351,7 @@ def fit_table_many(
         by=by,
         kernel=kernel,
         selected_by=select,
-        source=read.source,
+        source=source,
         notes=notes,
+        solver=solver,
     )

@@ -12,11 +12,11 @@ import numpy as np
 
 from kernax import learners
 from kernax.data import Data
+from kernax.expressions import Built
 from kernax.model import Conditioned, Model, condition
 from kernax.posterior import predict
 from kernax.selection import loo_negative_log_density, negative_log_marginal_likelihood, select_ridge
 from kernax.solvers import AbstractSolver
-from kernax.tables._expressions import Built
 from kernax.tables._start import fit_or_stop, start_of
 
 
@@ -45,14 +45,17 @@ class Fold(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Predictions at all rows, and their standard deviations if the method has some."""
+    """Predictions at all rows, and their standard deviations if the method has some.
+
+    For classes: the code of the class of each row, and the probability of each class.
+    """
 
     mean: Any
     sd: Any = None
 
 
 def fitted(fold: Fold, objective: Any = negative_log_marginal_likelihood, name: str = "likelihood") -> Model:
-    """The model of least `objective` on the training rows; fitted once for all methods that want it."""
+    """The model of least `objective` on the training rows; fitted once for all methods that use it."""
     if name not in fold.kept:
         model, free = start_of(fold.built, None, fold.data)
         fold.kept[name] = fit_or_stop(model, fold.data, objective=objective, solver=fold.solver, trainable=free)

@@ -1,20 +1,21 @@
 """Solvers from text, and the one that suits a table."""
 
-from collections.abc import Callable
+import inspect
 from typing import Any
 
+from kernax._spelling import nearest
 from kernax.data import Data
 from kernax.solvers import CG, AbstractSolver, Cholesky, Eigh, LowRank, StateSpace, Vecchia, as_code, suggest_solver
-from kernax.tables._errors import TableError, nearest
+from kernax.tables._errors import TableError
 
 AUTO = "auto"
-_SOLVERS: dict[str, tuple[Callable[..., AbstractSolver], dict[str, type]]] = {
-    "cholesky": (Cholesky, {"max_jitter": float}),
-    "eigh": (Eigh, {"max_jitter": float}),
-    "state_space": (StateSpace, {}),
-    "vecchia": (Vecchia, {"neighbours": int, "block": int, "ordering": str, "prediction_neighbours": int, "seed": int}),
-    "low_rank": (LowRank, {"rank": int}),
-    "cg": (CG, {"tolerance": float, "max_steps": int, "num_probes": int, "seed": int}),
+_SOLVERS: dict[str, Any] = {
+    "cholesky": Cholesky,
+    "eigh": Eigh,
+    "state_space": StateSpace,
+    "vecchia": Vecchia,
+    "low_rank": LowRank,
+    "cg": CG,
 }
 _KINDS = {int: "a whole number", float: "a number", str: "text"}
 
@@ -25,62 +26,60 @@ def parse_solver(text: str) -> AbstractSolver:
     **Arguments:**
 
     - `text`: a name, and after a colon options with commas between them: `cg:tolerance=0.01,max_steps=200`. The names are
-      `cholesky`, `eigh`, `state_space`, `vecchia`, `low_rank` and `cg`; the options are those of the solvers in Python.
+      `cholesky`, `eigh`, `state_space`, `vecchia`, `low_rank` and `cg`; the options are those of the solvers in Python that
+      are numbers or text.
 
     **Returns:**
 
-    A configured solver. Raises `TableError` for a text that is none, with what to write instead.
+    A configured solver. Raises `TableError`, which says what to write instead, for any other text.
     """
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()
     if name not in _SOLVERS:
         known = ", ".join((AUTO, *_SOLVERS))
         raise TableError(f"there is no solver {name!r}.{nearest(name, (AUTO, *_SOLVERS))} They are {known}.")
-    kind, known = _SOLVERS[name]
+    known = _options_of(_SOLVERS[name])
     options = dict(_option(part, name, known) for part in rest.split(",") if part.strip())
     try:
-        return kind(**options)
+        return _SOLVERS[name](**options)
     except ValueError as error:
         raise TableError(f"solver {text!r}: {error}") from None
 
 
-def _option(part: str, name: str, known: dict[str, type]) -> tuple[str, Any]:
+def _options_of(solver: Any) -> dict[str, tuple[type, Any]]:
+    """The options of a solver that are numbers or text: the type and an example of each."""
+    found = {}
+    for name, parameter in inspect.signature(solver).parameters.items():
+        if type(parameter.default) in _KINDS:
+            found[name] = (type(parameter.default), parameter.default)
+        elif parameter.annotation == float | None:
+            found[name] = (float, 1e-6)
+    return found
+
+
+def _option(part: str, name: str, known: dict[str, tuple[type, Any]]) -> tuple[str, Any]:
     key, equals, value = (word.strip() for word in part.partition("="))
     if key not in known:
         has = f"its options are {', '.join(known)}" if known else "it has no options"
         raise TableError(f"the solver {name} has no option {key!r}.{nearest(key, known)} Write {name} alone; {has}.")
-    example = f"{name}:{key}={_EXAMPLES.get(key, 'value')}"
+    kind, example = known[key]
     if not equals or not value:
-        raise TableError(f"the option {key!r} of the solver {name} has no value: write {example}.")
+        raise TableError(f"the option {key!r} of the solver {name} has no value: write {name}:{key}={example}.")
     try:
-        return key, known[key](value)
+        return key, kind(value)
     except ValueError:
         raise TableError(
-            f"the solver {name} wants {_KINDS[known[key]]} for {key}, got {value!r}: write {example}."
+            f"the solver {name} needs {_KINDS[kind]} for {key}, got {value!r}: write {name}:{key}={example}."
         ) from None
 
 
-_EXAMPLES = {
-    "max_jitter": "1e-8",
-    "neighbours": "50",
-    "block": "4",
-    "ordering": "maxmin",
-    "prediction_neighbours": "64",
-    "rank": "500",
-    "tolerance": "0.01",
-    "max_steps": "500",
-    "num_probes": "16",
-    "seed": "1",
-}
-
-
 def solver_for(solver: Any, model: Any, data: Data, select: str) -> tuple[AbstractSolver | None, str | None]:
-    """The solver that was asked for, `None` for the default; and what to know about one that was suggested.
+    """The solver that was asked for, `None` for the default; and a note if it was suggested.
 
     **Arguments:**
 
     - `solver`: a solver, text for `parse_solver`, or `auto` for the one that `kx.suggest_solver` suggests.
-    - `model`, `data`: what is to be fitted.
+    - `model`, `data`: what is fitted.
     - `select`: what is minimised.
     """
     if solver is None or isinstance(solver, AbstractSolver):

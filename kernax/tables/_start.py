@@ -1,4 +1,4 @@
-"""Where fits of tables start, what they minimise, and what they hold."""
+"""Where fits of tables start, what they minimise, and which parameters they keep fixed."""
 
 from typing import Any
 
@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kernax._spelling import nearest
 from kernax.data import Data
+from kernax.expressions import Built, written_values
 from kernax.fitting import fit, initialise
 from kernax.io import register
 from kernax.kernels import Constant, Linear, Product, Scale, Select, Sum
@@ -24,8 +26,7 @@ from kernax.selection import (
     negative_log_marginal_likelihood,
 )
 from kernax.solvers import AbstractSolver, Result
-from kernax.tables._errors import TableError, nearest
-from kernax.tables._expressions import Built, written_values
+from kernax.tables._errors import TableError
 
 
 def shuffled_kfold_mse(c: Conditioned) -> Float[Array, ""]:
@@ -43,7 +44,7 @@ OBJECTIVES: dict[str, Any] = {
     "loo_density": loo_negative_log_density,
 }
 BLIND_TO_SCALE = ("loo", "gcv", "kfold")
-"""Criteria of the mean alone: kernel and noise times any number do as well, so they say nothing of variances."""
+"""Criteria of the mean alone: they do not change if kernel and noise are multiplied by the same number."""
 
 
 def objective_of(select: str) -> Any:
@@ -54,7 +55,7 @@ def objective_of(select: str) -> Any:
 
 
 def fit_or_stop(model: Any, data: Data, *, trainable: Any, **options: Any) -> Any:
-    """The fitted model, or the model if all of it is held. Ctrl-C, after which `fit` returns the best, stops the whole."""
+    """The fitted model, or the model if no parameter is free. Raises `KeyboardInterrupt` if the fit was interrupted."""
     if not any(jax.tree.leaves(trainable)):
         return model
     found = fit(model, data, trainable=trainable, **options)
@@ -66,7 +67,7 @@ def fit_or_stop(model: Any, data: Data, *, trainable: Any, **options: Any) -> An
 def start_of(built: Built, noise: float | None, data: Data | None, *, mean: Any = None) -> tuple[Model, Any]:
     """The model at its start, and the tree of what is free. Without data, values that were not written stay as they are.
 
-    `noise` is a variance in standardised units, and held; `mean` is where a fitted level starts, if there is to be one.
+    `noise` is a variance in standardised units, and not fitted; `mean` is where the level starts, if one is fitted.
     """
     variance: Any = 0.1 if noise is None else noise
     model = Model(built.kernel, variance) if mean is None else Model(built.kernel, variance, mean)
@@ -88,10 +89,10 @@ def mean_square_score(c: Conditioned) -> Float[Array, ""]:
 
 
 def note_on_variances(select: str, is_held: bool) -> str:
-    """What became of variances after a criterion of the mean alone."""
+    """How variances were chosen after a criterion of the mean alone."""
     if is_held:
-        return f"{select} says nothing of variances, and some are held: intervals are those of the values given"
-    return f"{select} says nothing of variances: scaled so that leave-one-out errors are as large as expected"
+        return f"{select} does not determine variances, and some are fixed: intervals are those of the values given"
+    return f"{select} does not determine variances; they were scaled so that leave-one-out errors are as large as expected"
 
 
 def with_calibrated_variance(

@@ -1,6 +1,6 @@
 """One model of a table: fitted, asked for predictions in the table's units, kept in a file."""
 
-import dataclasses
+import os
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any, Literal
@@ -18,36 +18,34 @@ from kernax.model import condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
 from kernax.reports import Report
-from kernax.reports._describe import report_of_fit
-from kernax.reports._parameters import names_of
-from kernax.solvers import AbstractSolver, Result, is_usable
-from kernax.tables._columns import MAX_LEVELS, Column, column_names, parts_of, rows_of, scales_of
-from kernax.tables._design import as_names, feature_names, make_design, new_inputs, with_categories
+from kernax.solvers import AbstractSolver, Result
+from kernax.tables._column import Column, rows_of
+from kernax.tables._design import Reading, make_design, new_inputs
 from kernax.tables._errors import TableError
-from kernax.tables._expressions import build_kernel
 from kernax.tables._likelihoods import (
-    CLASSES,
-    COUNTS,
     NORMAL,
+    built_with_level,
     chosen_likelihood,
-    held_out_entries,
     latent_predictions,
     latent_start,
     loss_of,
     prediction_names,
-    target_of,
-    with_level,
+    role_of,
 )
-from kernax.tables._pictures import pictures_of_latent
 from kernax.tables._read import as_table
+from kernax.tables._report import report_of_table_fit
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import objective_of, start_of, with_calibrated_variance
+from kernax.tables._values import MAX_LEVELS
 
 DEFAULT_KERNEL = "matern52"
 
 
 class TableFit(eqx.Module):
-    """A fitted model and how the columns of its table are read. `kx.save` keeps it, `kx.load` brings it back."""
+    """A fitted model and how the columns of its table are read, from [`kernax.tables.fit_table`][].
+
+    `kx.save` and `kx.load` save and load it.
+    """
 
     fit: Fit
     """The fit to standardised numbers."""
@@ -62,7 +60,7 @@ class TableFit(eqx.Module):
     source: str = eqx.field(static=True)
     """The table's file."""
     notes: tuple[str, ...] = eqx.field(static=True)
-    """What to know about the table: units of dates, rows that were dropped or drawn."""
+    """Notes about the table: units of dates, rows that were dropped or drawn at random."""
     lines: Int[np.ndarray, " n"] | None = None
     """The line of each row in its file, if that is text."""
     likelihood: str = eqx.field(static=True, default=NORMAL)
@@ -80,17 +78,30 @@ class TableFit(eqx.Module):
         return prediction_names(self.likelihood, self.target)
 
     def conditioned(self) -> Any:
-        """The model conditioned on the training rows, in standardised units."""
+        """Condition the model on the training rows.
+
+        **Returns:**
+
+        A `Conditioned`, in standardised units.
+        """
         return condition(self.fit.model, self.data, self.fit.solver)
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
     ) -> dict[str, np.ndarray]:
-        """Columns `mean`, `sd`, `lower`, `upper` for the rows of another table, in the target's units.
+        """Predict the rows of another table, in the target's units.
 
-        The interval holds a new observation with probability `level`, or with `noisy=False` the function. Columns are found
-        by name. `missing="drop"` leaves out rows that lack a value. For a target of classes the columns are `class`, the
-        most probable one, and the probability of each: `p_yes`, `p_no`. Other likelihoods than the normal have no `sd`.
+        **Arguments:**
+
+        - `table`: the rows: a path, a frame, a relation, an Arrow table or a dict of columns. Columns are found by name.
+        - `level`: the probability of the intervals.
+        - `noisy`: whether intervals are for new observations; with `False` for the function.
+        - `missing`: `error`, or `drop` to leave out rows that lack a value.
+
+        **Returns:**
+
+        Columns `mean`, `sd`, `lower` and `upper`. For a target of classes the columns are `class`, the most probable one,
+        and the probability of each: `p_yes`, `p_no`. Other likelihoods than the normal have no `sd`.
         """
         return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
 
@@ -103,7 +114,17 @@ class TableFit(eqx.Module):
         missing: Literal["error", "drop"] = "error",
         model_name: str = "the model",
     ) -> tuple[dict[str, np.ndarray], np.ndarray, tuple[str, ...]]:
-        """`predict`, with the numbers of the rows that were kept, and what to know about them."""
+        """`predict`, with the rows that were kept.
+
+        **Arguments:**
+
+        - `table`, `level`, `noisy`, `missing`: as in `predict`.
+        - `model_name`: what messages call the model.
+
+        **Returns:**
+
+        The columns, the numbers of the rows that were kept, and notes about them.
+        """
         check_level(level)
         x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
         rows = rows_of(self.columns, x, self.data.dtype)
@@ -114,22 +135,19 @@ class TableFit(eqx.Module):
         return prediction_columns(self.target, mean, variance, level), kept, notes
 
     def report(self, conditioned: Any = None) -> Report:
-        """What `kx.report` says of the fit, with the names and in the units of the table.
+        """Describe the fit with the names and in the units of the table.
 
-        `conditioned` is what `conditioned()` returns, if it is at hand: many rows take a while.
+        **Arguments:**
+
+        - `conditioned`: the result of `conditioned()`, if you have it: with many rows it takes a while.
+
+        **Returns:**
+
+        A `Report`, as from [`kernax.report`][]. Its page also has the columns, the kernel, the source and the notes.
         """
-        scales = scales_of(self.columns, self.target)
-        names = names_of(self.data, column_names(self.columns), self.target.name, scales, parts_of(self.columns))
         if conditioned is None:
             conditioned = condition(self.fit.model, self.data, self.fit.solver, throw=False)
-        if self.likelihood in (*CLASSES, *COUNTS):
-            names = names._replace(target="")
-        named = names._replace(lines=self.lines)
-        report = report_of_fit(self.fit, conditioned, named, self.columns, self.target)
-        if self.likelihood == NORMAL or not bool(is_usable(conditioned.result)):
-            return report
-        entries = (*report.entries, *held_out_entries(self.fit, self.target))
-        return dataclasses.replace(report, entries=entries, draw=lambda: pictures_of_latent(self, conditioned))
+        return report_of_table_fit(self, conditioned)
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
@@ -160,10 +178,12 @@ def fit_table(
     dtype: Any = None,
     max_steps: int = 500,
     progress: bool = False,
+    checkpoint: str | os.PathLike | None = None,
 ) -> TableFit:
-    """Fit a Gaussian process to a table: a path to a CSV or Parquet file, a frame, or a dict of columns.
+    """Fit a Gaussian process to a table.
 
-    A target of text or of booleans is classified, by Laplace's approximation.
+    A target of text or of booleans is classified, by Laplace's approximation, and so is a target that `categories` names. A
+    target of numbers is regressed, also if they are 0 and 1, unless `likelihood` says otherwise.
 
     Dates become numbers in a unit that suits their span; all numbers are standardised. Columns of text and of booleans are
     categories: unless `kernel` names them, [`Categorical`][kernax.kernels.Categorical] kernels of them multiply each of its
@@ -171,12 +191,13 @@ def fit_table(
 
     **Arguments:**
 
-    - `table`: the rows to learn from.
+    - `table`: the rows to learn from: a path to a CSV, TSV, Parquet, Arrow or Feather file, a pandas or polars frame (also a
+      lazy one), an Arrow table, a DuckDB relation, or a dict of columns.
     - `target`: the name of the column to predict: numbers, or classes (text, booleans).
     - `columns`: the names of the columns to learn from; by default all others.
     - `ignore`: the names of columns to leave out.
     - `kernel`: an expression, see [`parse_kernel`][kernax.tables.parse_kernel].
-    - `select`: what is minimised over all parameters that are not held: `likelihood`, `loo`, `gcv`, `kfold` or
+    - `select`: what is minimised over all parameters that are not held fixed: `likelihood`, `loo`, `gcv`, `kfold` or
       `loo_density`.
     - `noise`: the variance of the target's noise in its units squared, if it is known.
     - `likelihood`: `normal`, `student-t` (numbers with outliers), `poisson` or `negative-binomial` (counts), `bernoulli`
@@ -184,32 +205,32 @@ def fit_table(
       classes a constant is added to the kernel.
     - `solver`: a solver (`kx.Cholesky()` if not given), its text (see [`parse_solver`][kernax.tables.parse_solver]), or
       `auto`: the one that `kx.suggest_solver` suggests, with the reason in the notes.
-    - `restarts`: how many random starts to try beside the first.
+    - `restarts`: the number of additional random starts.
     - `missing`: `error`, or `drop` to leave out rows that lack a value.
     - `date_unit`: `years`, `days`, `hours` or `seconds`; by default what suits the span of the dates.
     - `categories`: the names of columns to read as categories although they hold numbers, such as postal codes.
-    - `max_levels`: how many categories a column may have.
-    - `sample`: how many rows to draw at random; by default all are used.
-    - `seed`: random seed for restarts and for drawing rows.
+    - `max_levels`: the largest number of categories in a column, and of classes.
+    - `sample`: use only this many random rows.
+    - `seed`: random seed for restarts and sampling.
     - `dtype`: the floating type to compute in; by default JAX's.
-    - `max_steps`: the most steps of the optimiser.
+    - `max_steps`: the maximum number of optimiser steps.
     - `progress`: show a progress bar.
+    - `checkpoint`: a folder in which the state of the fit is saved, so that the same call resumes an interrupted one; see
+      [`kernax.fit`][].
 
     **Returns:**
 
     A `TableFit`. Raises `TableError` for a table that cannot be used as asked, and `FailedError` if there is no usable fit.
     """
-    objective, target_role = objective_of(select), target_of(likelihood)
-    read = with_categories(as_table(table), categories)
-    names = feature_names(read, target, as_names(columns), as_names(ignore) or [])
+    objective = objective_of(select)
     # How many rows are too many is up to the solver, which raises if its matrices do not fit into memory.
-    options: dict[str, Any] = {"missing": missing, "date_unit": date_unit, "max_levels": max_levels}
-    design = make_design(read, target, names, sample=sample, seed=seed, target_role=target_role, **options)
-    likelihood = chosen_likelihood(likelihood, design.target, read.source)
-    kernel = with_level(kernel, likelihood)
+    reading = Reading(columns, ignore, missing, date_unit, categories, max_levels, sample, seed)
+    design = make_design(table, target, reading, role=role_of(likelihood))
+    source, lines = design.table.source, design.table.lines  # before the fit: the file may change meanwhile
+    likelihood = chosen_likelihood(likelihood, design.target, source)
+    kernel, built = built_with_level(kernel, design.columns, likelihood, design.target.scale)
     dtype = jnp.result_type(float) if dtype is None else dtype
     data = Data(rows_of(design.columns, design.x, dtype), design.y.astype(dtype))
-    built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     check_noise(noise)
     if likelihood == NORMAL:
         model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
@@ -228,6 +249,7 @@ def fit_table(
             key=jax.random.key(seed) if restarts else None,
             max_steps=max_steps,
             progress=progress,
+            checkpoint=checkpoint,
         )
     else:
         fitted = _unfitted(model, data, objective, solver)
@@ -242,9 +264,9 @@ def fit_table(
         target=design.target,
         kernel=kernel,
         selected_by=select,
-        source=read.source,
+        source=source,
         notes=(*design.notes, *(some for some in (reason, note) if some is not None)),
-        lines=design.table.lines,
+        lines=lines,
         likelihood=likelihood,
     )
 
@@ -254,11 +276,11 @@ def _check_latent(likelihood: str, select: str, noise: float | None) -> None:
     if select != "likelihood":
         raise TableError(f"select={select!r} is for the normal likelihood; with {likelihood} write likelihood.")
     if noise is not None:
-        raise TableError(f"noise is for the normal likelihood; {likelihood} has none: leave it out.")
+        raise TableError(f"noise is for the normal likelihood; {likelihood} has no noise variance: leave it out.")
 
 
 def _unfitted(model: Any, data: Data, objective: Any, solver: AbstractSolver | None) -> Fit:
-    """A `Fit` of a model all of whose parameters are held."""
+    """A `Fit` of a model without free parameters."""
     c = condition(model, data, solver)
     value = objective(c)
     return Fit(
@@ -286,9 +308,9 @@ def prediction_columns(target: Column, mean: Any, variance: Any, level: float) -
 
 def check_level(level: float) -> None:
     if not 0 < level < 1:
-        raise ValueError(f"level is a probability between 0 and 1, got {level}.")
+        raise ValueError(f"level must be a probability between 0 and 1, got {level}.")
 
 
 def check_noise(noise: float | None) -> None:
     if noise is not None and not (noise > 0 and np.isfinite(noise)):
-        raise ValueError(f"noise is the variance of the target's noise, a positive number, got {noise}.")
+        raise ValueError(f"noise must be the variance of the target's noise, a positive number, got {noise}.")

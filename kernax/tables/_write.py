@@ -1,4 +1,4 @@
-"""Tables into files, whole or not at all."""
+"""Tables into files, which are replaced in one step."""
 
 import csv
 import io
@@ -9,6 +9,9 @@ import numpy as np
 
 from kernax.io._file import whole_file
 from kernax.tables._errors import TableError
+
+ENDINGS = (".csv", ".parquet", ".pq", ".feather", ".arrow")
+"""The endings of files that tables are written to."""
 
 
 def csv_text(columns: dict[str, Any]) -> str:
@@ -21,11 +24,11 @@ def csv_text(columns: dict[str, Any]) -> str:
 
 
 def write_table(path: str | os.PathLike, columns: dict[str, Any]) -> None:
-    """Write a table to a CSV file, or to a Parquet file if its name ends in `.parquet` or `.pq`.
+    """Write a table to a file, in the format that its ending says.
 
     **Arguments:**
 
-    - `path`: the file. It is replaced in one step.
+    - `path`: the file, which ends in `.csv`, `.parquet`, `.pq`, `.feather` or `.arrow`. It is replaced in one step.
     - `columns`: the columns by name.
 
     **Returns:**
@@ -33,8 +36,8 @@ def write_table(path: str | os.PathLike, columns: dict[str, Any]) -> None:
     `None`. Raises `TableError` if the file cannot be written, or if its name has another ending.
     """
     kind = os.path.splitext(os.fspath(path))[1].lower()
-    if kind not in (".csv", ".parquet", ".pq"):
-        raise TableError(f"{os.fspath(path)}: tables are written as .csv or .parquet.")
+    if kind not in ENDINGS:
+        raise TableError(f"{os.fspath(path)}: tables are written as {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.")
     try:
         with whole_file(path) as file:
             _write(file, kind, columns)
@@ -47,9 +50,14 @@ def _write(file: IO[bytes], kind: str, columns: dict[str, Any]) -> None:
         file.write(csv_text(columns).encode())
         return
     import pyarrow
+    import pyarrow.feather
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.table({name: _arrow(values) for name, values in columns.items()}), file)
+    table = pyarrow.table({name: _arrow(values) for name, values in columns.items()})
+    if kind in (".parquet", ".pq"):
+        pyarrow.parquet.write_table(table, file)
+    else:
+        pyarrow.feather.write_feather(table, file)
 
 
 def _cells(values: Any) -> list:
@@ -82,7 +90,7 @@ def _arrow(values: Any) -> Any:
 
 
 def _number(text: str) -> int | float | None:
-    """The number that a text is; None if it is none, or one that a file of numbers could not give back."""
+    """The number that a text is; None for other text, and for numbers whose text would be lost."""
     try:
         if "." in text or "e" in text.lower():
             return float(text)

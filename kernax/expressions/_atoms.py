@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernax import kernels
-from kernax.tables._columns import Column
-from kernax.tables._syntax import Source, Term
+from kernax.expressions._columns import AbstractColumn
+from kernax.expressions._syntax import Source, Term
 
 
 class Atom(NamedTuple):
@@ -67,7 +67,7 @@ _MOST_WHOLE, _MOST_HARMONICS = 20, 200
 
 
 def atom_options(
-    atom: Atom, options: dict[str, Any], columns: tuple[Column, ...], variance: float, source: Source, at: int
+    atom: Atom, options: dict[str, Any], columns: tuple[AbstractColumn, ...], variance: float, source: Source, at: int
 ) -> tuple[dict[str, Any], set[str], set[str]]:
     """The arguments of a kernel in standardised units, which of them were written, and which are held."""
     ard = options.get("ard", True)
@@ -94,7 +94,9 @@ def atom_options(
     return values, given, held
 
 
-def categorical_options(options: dict[str, Any], column: Column, source: Source, at: int) -> tuple[dict[str, Any], set[str]]:
+def categorical_options(
+    options: dict[str, Any], column: AbstractColumn, source: Source, at: int
+) -> tuple[dict[str, Any], set[str]]:
     """The arguments of `Categorical` for this column, and which of them are held."""
     values, held = {}, set()
     for name, value in options.items():
@@ -114,7 +116,14 @@ def categorical_options(options: dict[str, Any], column: Column, source: Source,
 
 
 def _converted(
-    name: str, sort: str, value: Any, columns: tuple[Column, ...], variance: float, least: int, source: Source, at: int
+    name: str,
+    sort: str,
+    value: Any,
+    columns: tuple[AbstractColumn, ...],
+    variance: float,
+    least: int,
+    source: Source,
+    at: int,
 ) -> Any:
     if sort == "whole":
         most = _MOST_HARMONICS if name == "harmonics" else _MOST_WHOLE
@@ -149,7 +158,7 @@ def _converted(
     return converted[0] if not isinstance(value, list) and len(set(scales)) == 1 else converted
 
 
-def _check_one_unit(name: str, value: float, columns: tuple[Column, ...], source: Source, at: int) -> None:
+def _check_one_unit(name: str, value: float, columns: tuple[AbstractColumn, ...], source: Source, at: int) -> None:
     if len({column.unit for column in columns}) > 1:
         units = ", ".join(f"{column.name} in {column.unit or 'its own unit'}" for column in columns)
         one_each = ", ".join(["…"] * len(columns))
@@ -160,7 +169,7 @@ def _check_one_unit(name: str, value: float, columns: tuple[Column, ...], source
         )
 
 
-def _first_period(columns: tuple[Column, ...]) -> Any:
+def _first_period(columns: tuple[AbstractColumn, ...]) -> Any:
     """Where an unwritten period starts: a year of dates counted in years, a day of hours, else a standard deviation."""
     units = {"years": 1.0, "days": 7.0, "hours": 24.0, "seconds": 60.0}
     starts = [units[column.unit] / column.scale if column.unit else 1.0 for column in columns]

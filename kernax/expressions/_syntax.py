@@ -39,7 +39,7 @@ class Source:
 
 
 def read_expression(text: str) -> tuple[Term, Source]:
-    """The tree of a text, or what is wrong with it."""
+    """The tree of a text. Raises `KernelExpressionError` that shows what is wrong."""
     if not isinstance(text, str):
         raise TypeError(f"a kernel expression is text, such as 'rbf + linear', got {type(text).__name__}.")
     if len(text) > MAX_LENGTH:
@@ -72,7 +72,7 @@ def _check_nesting(source: Source) -> None:
 
 
 class _Reader:
-    """From Python's tree to ours; whatever is not listed here is refused."""
+    """Converts Python's tree to ours, and refuses everything that is not listed here."""
 
     def __init__(self, source: Source):
         self.source = source
@@ -100,9 +100,9 @@ class _Reader:
                 return self._call(node, name, depth)
             case ast.BinOp(op=ast.Sub() | ast.Div()):
                 self.source.fail(
-                    "kernels are added, multiplied and raised to powers; a difference or quotient is no kernel", at
+                    "kernels are added, multiplied and raised to powers; a difference or quotient is not a kernel", at
                 )
-        self.source.fail("only kernels, numbers, +, *, ** and brackets may stand here", at)
+        self.source.fail("only kernels, numbers, +, *, ** and brackets are allowed here", at)
 
     def _call(self, node: ast.Call, name: str, depth: int) -> Term:
         parts, options = [], []
@@ -150,7 +150,7 @@ class _Reader:
                 return value
             case ast.Name(id=name):
                 return {"true": True, "false": False}.get(name.lower(), name)
-        self.source.fail("a number, a list of numbers or a name is wanted here", self._at(node))
+        self.source.fail("write a number, a list of numbers or a name here", self._at(node))
 
     def _number(self, node: ast.expr, depth: int) -> float | None:
         """The value of a number or of plain arithmetic with numbers; None of anything else."""

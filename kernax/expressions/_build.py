@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from kernax._spelling import nearest
+from kernax.expressions._atoms import ALIASES, ATOMS, CATEGORICAL, Atom, atom_options, categorical_options
+from kernax.expressions._categories import call_name, flat, with_categories
+from kernax.expressions._columns import AbstractColumn, PlainColumn, numbers_key
+from kernax.expressions._syntax import KernelExpressionError, Source, Term, read_expression
 from kernax.kernels import AbstractKernel, Categorical, Constant, Power, Product, Scale, Select, Sum
-from kernax.tables._atoms import ALIASES, ATOMS, CATEGORICAL, Atom, atom_options, categorical_options
-from kernax.tables._columns import Column, numbers_key
-from kernax.tables._errors import nearest
-from kernax.tables._syntax import KernelExpressionError, Source, Term, read_expression
 
 
 class Built(NamedTuple):
-    """A kernel, and of each of its leaves whether its value was written, and whether it is to be held."""
+    """A kernel, and for each of its leaves whether its value was written, and whether it is held fixed."""
 
     kernel: AbstractKernel
     given: list[bool]
@@ -31,11 +32,11 @@ class Built(NamedTuple):
 
 class _Context(NamedTuple):
     source: Source
-    columns: tuple[Column, ...]
+    columns: tuple[AbstractColumn, ...]
     """The columns of numbers that a kernel sees."""
     variance: float
     """The square of the target's scale; 1 inside products, where it has been divided by already."""
-    categories: tuple[Column, ...] = ()
+    categories: tuple[AbstractColumn, ...] = ()
     key: str | None = None
     """Where the rows have the numbers, if they are a dict."""
 
@@ -44,7 +45,7 @@ class _Context(NamedTuple):
         return kernel if self.key is None else Select(kernel, key=self.key)
 
 
-def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
+def parse_kernel(text: str, columns: int | Sequence[AbstractColumn] = 1, *, target_scale: float = 1.0) -> AbstractKernel:
     """Make the kernel that an expression describes.
 
     Names are those of kernax's kernels, in upper or lower case. They are combined by `+`, `*`, `**`, numbers and brackets. A
@@ -70,82 +71,26 @@ def parse_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale
     return build_kernel(text, columns, target_scale=target_scale).kernel
 
 
-def build_kernel(text: str, columns: int | Sequence[Column] = 1, *, target_scale: float = 1.0) -> Built:
+def build_kernel(text: str, columns: int | Sequence[AbstractColumn] = 1, *, target_scale: float = 1.0) -> Built:
     """`parse_kernel`, with what was written and what is held."""
     if isinstance(columns, int):
-        columns = [Column(f"column {i}", "number") for i in range(columns)]
+        columns = [PlainColumn(f"column {i}") for i in range(columns)]
     tree, source = read_expression(text)
     if tree.kind == "number":
-        source.fail("a number alone is no kernel: name one, such as rbf", tree.at)
+        source.fail("a number is not a kernel: name one, such as rbf", tree.at)
     numbers = tuple(column for column in columns if not column.is_category)
     categories = tuple(column for column in columns if column.is_category)
     key = numbers_key(columns) if categories else None
     context = _Context(source, numbers, target_scale**2, categories, key)
     try:
-        return _sum(_with_categories(tree, context), context, 1.0, False)
+        return _sum(with_categories(tree, source, len(numbers), categories), context, 1.0, False)
     except RecursionError:
-        source.fail("this is nested too deep", 0)
-
-
-def _with_categories(tree: Term, context: _Context) -> Term:
-    """The expression with a factor for each column of categories that it does not name."""
-    named = _named_categories(tree, context)
-    factors = [
-        Term("call", tree.at, value=CATEGORICAL, options=(("columns", column.name),))
-        for column in context.categories
-        if column.name not in named and len(column.levels) > 1
-    ]
-    if not factors:
-        return tree
-    if not context.columns and tree.kind == "call" and _call_name(tree) in ATOMS and not tree.options:
-        return _times(factors[0], factors[1:])  # without numbers, every kernel of them is 1
-    terms = [_times(term, factors) if _sees_all(term) else term for term in _flat(tree, "sum")]
-    for term in terms:
-        spline = _spline_in(term) if term.kind == "product" and term.parts[-1] is factors[-1] else None
-        if spline is not None:
-            name = context.categories[0].name
-            context.source.fail(
-                f"{spline.value} cannot be multiplied by a kernel of categories: add one, {spline.value} + "
-                f'categorical("{name}"), or leave the column out (--drop {name})',
-                spline.at,
-            )
-    return terms[0] if len(terms) == 1 else Term("sum", tree.at, tuple(terms))
-
-
-def _times(term: Term, factors: list[Term]) -> Term:
-    return Term("product", term.at, (term, *factors)) if factors else term
-
-
-def _named_categories(term: Term, context: _Context) -> set[str]:
-    own = set()
-    if _call_name(term) == CATEGORICAL:
-        chosen = dict(term.options).get("columns")
-        own = {chosen} if isinstance(chosen, str) else {column.name for column in context.categories[:1]}
-    return own.union(*(_named_categories(part, context) for part in term.parts))
-
-
-def _sees_all(term: Term) -> bool:
-    """Whether a term has a kernel of all columns: one that does not choose some."""
-    name = _call_name(term)
-    if name == "select":
-        return False
-    is_chosen = "columns" in dict(term.options) or name in ("constant", CATEGORICAL)
-    return (name in ATOMS and not is_chosen) or any(map(_sees_all, term.parts))
-
-
-def _spline_in(term: Term) -> Term | None:
-    if _call_name(term) in ("cubicspline", "thinplate"):
-        return term
-    return next((found for part in term.parts if (found := _spline_in(part)) is not None), None)
-
-
-def _flat(term: Term, kind: str) -> list[Term]:
-    return [inner for part in term.parts for inner in _flat(part, kind)] if term.kind == kind else [term]
+        source.fail("this is nested too deeply", 0)
 
 
 def _sum(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """A sum in which each term has a variance of its own; `factor` multiplies them all."""
-    built = [_scaled_term(part, context, factor, is_written) for part in _flat(term, "sum")]
+    built = [_scaled_term(part, context, factor, is_written) for part in flat(term, "sum")]
     if len(built) == 1:
         return built[0]
     # Sums within sums (`2 * (a + b) + c`) have been multiplied out.
@@ -155,7 +100,7 @@ def _sum(term: Term, context: _Context, factor: float, is_written: bool) -> Buil
 
 def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """One term of a sum, with its variance."""
-    parts = _flat(term, "product")
+    parts = flat(term, "product")
     held_numbers = [part.parts[0] for part in parts if _is_held_number(part)]
     numbers = [part for part in parts if part.kind == "number"] + held_numbers
     factors = [part for part in parts if part.kind != "number" and not _is_held_number(part)]
@@ -168,12 +113,12 @@ def _scaled_term(term: Term, context: _Context, factor: float, is_written: bool)
         context.source.fail("this number is not finite", term.at)
     if not factors:
         return Built(_made(context, term.at, lambda: Constant(factor / context.variance)), [True], [is_held])
-    sums = [part for part in factors if part.kind == "sum" or _call_name(part) == "fixed" or _holds_sum(part)]
-    if is_held and (sums or _call_name(factors[0]) == "select"):
-        context.source.fail("a number that is held multiplies plain kernels: write it before each term", held_numbers[0].at)
-    if len(factors) == 1 and (sums or _call_name(factors[0]) == "select"):
+    sums = [part for part in factors if part.kind == "sum" or call_name(part) == "fixed" or _holds_sum(part)]
+    if is_held and (sums or call_name(factors[0]) == "select"):
+        context.source.fail("a fixed number can only multiply plain kernels: write it before each term", held_numbers[0].at)
+    if len(factors) == 1 and (sums or call_name(factors[0]) == "select"):
         return _wrapped(factors[0], context, factor, is_written)
-    if len(factors) == 1 and _call_name(factors[0]) in ("linear", "constant"):
+    if len(factors) == 1 and call_name(factors[0]) in ("linear", "constant"):
         return _own_variance(factors[0], context, factor, is_written, is_held)
     if not sums:
         inner = _product(term, [_factor(part, context) for part in factors], context)
@@ -196,7 +141,7 @@ def _product(term: Term, built: list[Built], context: _Context) -> Built:
 
 def _wrapped(term: Term, context: _Context, factor: float, is_written: bool) -> Built:
     """A sum, or what stands around one, whose terms have variances."""
-    match _call_name(term):
+    match call_name(term):
         case "fixed":
             inner = _sum(_only_part(term, context), context, factor, is_written)
             return inner._replace(held=[True] * len(inner.held))
@@ -217,7 +162,7 @@ def _factor(term: Term, context: _Context) -> Built:
         return _sum(term, inside, 1.0, False)
     if term.kind == "product":
         return _scaled_term(term, inside, 1.0, False)
-    match _call_name(term):
+    match call_name(term):
         case "fixed":
             inner = _factor(_only_part(term, context), inside)
             return inner._replace(held=[True] * len(inner.held))
@@ -240,7 +185,7 @@ def _own_variance(term: Term, context: _Context, factor: float, is_written: bool
 
 
 def _atom(term: Term, context: _Context) -> Built:
-    name = _call_name(term)
+    name = call_name(term)
     if name == CATEGORICAL:
         return _categorical(term, context)
     atom = ATOMS.get(name)
@@ -255,7 +200,7 @@ def _atom(term: Term, context: _Context) -> Built:
     inside = context if columns is None else _narrowed(context, columns)
     if not inside.columns and name != "constant":
         context.source.fail(
-            f"{term.value} is for columns of numbers, and there are none: write {CATEGORICAL}"
+            f"{term.value} is for columns of numbers, but the table has none: write {CATEGORICAL}"
             f'("{context.categories[0].name}")',
             term.at,
         )
@@ -274,7 +219,7 @@ def _categorical(term: Term, context: _Context) -> Built:
     options = dict(term.options)
     chosen = options.pop("columns", names[0] if len(names) == 1 else None)
     if not isinstance(chosen, str) or chosen not in names:
-        known = f"The categories here are {', '.join(names)}" if names else "There is no column of categories here"
+        known = f"The categories here are {', '.join(names)}" if names else "There are no columns of categories here"
         if any(column.name == chosen for column in context.columns):
             known = f"{chosen} is read as numbers: write --categories {chosen} to read it as categories"
         elif chosen is None:
@@ -300,8 +245,8 @@ def _columns_of(term: Term, context: _Context) -> tuple[int, ...] | None:
     """The places of the columns that a call names, among those that it sees; None if it names none."""
     chosen = dict(term.options).get("columns")
     if chosen is None:
-        if _call_name(term) == "select":
-            context.source.fail('select wants a kernel and columns: select(rbf, "t") or select(rbf, [0, 1])', term.at)
+        if call_name(term) == "select":
+            context.source.fail('select needs a kernel and columns: select(rbf, "t") or select(rbf, [0, 1])', term.at)
         return None
     names = [column.name for column in context.columns]
     places = []
@@ -330,22 +275,22 @@ def _narrowed(context: _Context, columns: tuple[int, ...] | None) -> _Context:
 def _only_part(term: Term, context: _Context) -> Term:
     if not term.parts:
         context.source.fail(
-            f"{term.value} wants a kernel: {term.value}(rbf{', …' if _call_name(term) == 'select' else ''})", term.at
+            f"{term.value} needs a kernel: {term.value}(rbf{', …' if call_name(term) == 'select' else ''})", term.at
         )
     unknown = [option for option, _ in term.options if option != "columns"]
     if unknown:
         context.source.fail(f"{term.value} has no {unknown[0]!r}", term.at)
     if term.parts[0].kind == "number":
-        context.source.fail("a number alone is no kernel here: name one, such as rbf", term.parts[0].at)
+        context.source.fail("a number is not a kernel: name one, such as rbf", term.parts[0].at)
     return term.parts[0]
 
 
 def _holds_sum(term: Term) -> bool:
-    return _call_name(term) == "select" and any(_flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
+    return call_name(term) == "select" and any(flat(part, "sum") != [part] or _holds_sum(part) for part in term.parts)
 
 
 def _is_held_number(term: Term) -> bool:
-    return _call_name(term) == "fixed" and len(term.parts) == 1 and term.parts[0].kind == "number"
+    return call_name(term) == "fixed" and len(term.parts) == 1 and term.parts[0].kind == "number"
 
 
 def _writes_variance(term: Term) -> bool:
@@ -353,19 +298,12 @@ def _writes_variance(term: Term) -> bool:
     return term.kind == "number" or "variance" in dict(term.options) or any(map(_writes_variance, term.parts))
 
 
-def _call_name(term: Term) -> str:
-    if term.kind != "call":
-        return ""
-    name = str(term.value).lower().replace("_", "")
-    return ALIASES.get(name, name)
-
-
 def _joined(kernel: AbstractKernel, built: list[Built]) -> Built:
     return Built(kernel, [flag for b in built for flag in b.given], [flag for b in built for flag in b.held])
 
 
 def _made(context: _Context, at: int, make: Any) -> Any:
-    """What `make` makes; what a kernel itself refuses is told with its place."""
+    """What `make` makes; an error of the kernel itself is reported with its place."""
     try:
         return make()
     except KernelExpressionError:
@@ -384,3 +322,17 @@ def written_values(built: Built, start: AbstractKernel) -> AbstractKernel:
         start,
         built.tree(built.given),
     )
+
+
+def has_level(kernel: AbstractKernel) -> bool:
+    """Whether a kernel has a constant as one of its terms, so that functions drawn from it have a level of their own."""
+    match kernel:
+        case Constant():
+            return True
+        case Sum():
+            return any(map(has_level, kernel.kernels))
+        case Product():
+            return all(map(has_level, kernel.kernels))
+        case Scale() | Select() | Power():
+            return has_level(kernel.kernel)
+    return False

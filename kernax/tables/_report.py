@@ -1,0 +1,114 @@
+"""Reports of models of tables: how the columns are read, what is known of the fit, and its pictures."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from kernax.fitting._fits import NUM_FACTS
+from kernax.reports import Report, Table
+from kernax.reports._describe import report_of_fit, report_of_fits
+from kernax.reports._page import Picture
+from kernax.reports._parameters import names_of
+from kernax.reports._pictures import pictures_of_many
+from kernax.solvers import is_usable
+from kernax.tables._column import Column, column_names, parts_of, scales_of, values_of
+from kernax.tables._likelihoods import CLASSES, COUNTS, NORMAL, held_out_entries
+from kernax.tables._pictures import pictures_of_latent
+
+_MOST_LEVELS = 6
+_ERROR = "leave-one-out RMSE"
+
+
+def report_of_table_fit(fitted: Any, c: Any) -> Report:
+    """The report of a `TableFit`; `c` is its model conditioned on the training rows."""
+    names = table_names(fitted, fitted.data)._replace(lines=fitted.lines)
+    if fitted.likelihood in (*CLASSES, *COUNTS):
+        names = names._replace(target="")
+    report = report_of_fit(fitted.fit, c, names, fitted.columns, fitted.target)
+    if fitted.likelihood != NORMAL and bool(is_usable(c.result)):
+        entries = (*report.entries, *held_out_entries(fitted.fit, fitted.target))
+        report = dataclasses.replace(report, entries=entries, draw=lambda: pictures_of_latent(fitted, c))
+    return _with_columns(report, fitted, values_of(fitted.columns, fitted.data.x), np.asarray(fitted.data.y, np.float64), ())
+
+
+def report_of_table_fits(fitted: Any) -> Report:
+    """The report of a `ManyTableFits`. Leave-one-out errors are computed when the page is made, and not for its text."""
+    table, errors = fitted.table(), functools.cache(fitted.loo_rmse)
+    groups = Table("Groups", _WorstFirst(fitted.by, table, errors), "The worst first.", can_be_searched=True)
+
+    def draw() -> list[Picture]:
+        spreads = {f"Leave-one-out RMSE of {fitted.target.name}": errors()} | dict(list(table.items())[NUM_FACTS:])
+        return pictures_of_many(spreads, fitted.fits, fitted.datasets(), errors(), fitted.columns, fitted.target)
+
+    report = dataclasses.replace(report_of_fits(fitted.fits, table, table_names(fitted, None)), draw=draw)
+    return _with_columns(report, fitted, fitted.x, np.asarray(fitted.y, np.float64), (groups,))
+
+
+class _WorstFirst(Mapping[str, np.ndarray]):
+    """The table of many fits with their errors: groups whose fits failed come first, then those with the largest errors."""
+
+    def __init__(self, by: str, table: dict[str, np.ndarray], errors: Callable[[], np.ndarray]):
+        self._table = {by: table["dataset"], _ERROR: None} | {name: own for name, own in table.items() if name != "dataset"}
+        self._errors = errors
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        order = np.lexsort((-np.nan_to_num(self._errors(), nan=np.inf), self._table["result"] == "successful"))
+        return (self._errors() if name == _ERROR else self._table[name])[order]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+def table_names(fitted: Any, data: Any) -> Any:
+    """What reports call columns, target and parameters, and the factors that convert them to the units of the table."""
+    scales = scales_of(fitted.columns, fitted.target)
+    return names_of(data, column_names(fitted.columns), fitted.target.name, scales, parts_of(fitted.columns))
+
+
+def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, tables: tuple[Table, ...]) -> Report:
+    """The report with the kernel, the source, the notes and a table of the columns, with their quartiles."""
+    rows = column_rows(fitted)
+    for row, column, values in zip(rows, (*fitted.columns, fitted.target), (*x.T, y), strict=True):
+        quarters = column.restored(np.quantile(values, (0.25, 0.5, 0.75)))
+        row |= dict(zip(_QUARTERS, ["–"] * 3 if column.is_category else map(column.shown, quarters), strict=True))
+    names = ("column", "role", "read as", "mean", "sd", "from", *_QUARTERS, "to")
+    own = [Table("Columns", {name: [row[name] for row in rows] for name in names})]
+    if fitted.notes:
+        own.append(Table("Notes", {"about the table and the fit": list(fitted.notes)}))
+    inputs = ", ".join(column.name for column in fitted.columns)
+    several = f" for each of {len(fitted)} groups by {fitted.by}" if hasattr(fitted, "by") else ""
+    return dataclasses.replace(
+        report,
+        title=f"{fitted.target.name} from {inputs}{several}",
+        about=f"{len(y)} rows of {fitted.source}; kernel {fitted.kernel}, chosen by {fitted.selected_by}.",
+        tables=(*tables, *own),
+    )
+
+
+def column_rows(fitted: Any) -> list[dict[str, Any]]:
+    """How each column is read, for a table."""
+    return [_column_row(column, "input") for column in fitted.columns] + [_column_row(fitted.target, "target")]
+
+
+def _column_row(column: Column, role: str) -> dict[str, Any]:
+    row = {"column": column.name, "role": role}
+    if column.is_category:
+        more = ", …" if len(column.levels) > _MOST_LEVELS else ""
+        levels = f"{len(column.levels)} categories: {', '.join(column.levels[:_MOST_LEVELS])}{more}"
+        return row | {"read as": levels} | dict.fromkeys(("mean", "sd", "from", "to"), "–")
+    return row | {
+        "read as": f"{column.unit} since {column.origin}" if column.is_date else "number",
+        "mean": column.shown(column.centre),
+        "sd": f"{column.scale:.4g}{f' {column.unit}' if column.is_date else ''}",
+        "from": column.shown(column.low),
+        "to": column.shown(column.high),
+    }
+
+
+_QUARTERS = ("25 %", "50 %", "75 %")
