@@ -748,7 +748,7 @@ def test_names_of_groups_stay_apart_and_are_the_same_in_every_file():
 
 def test_many_fits_come_back_from_a_file(many, tmp_path):
     kx.save(tmp_path / "fits.kx", many)
-    with pytest.raises(TypeError, match="predicts from its targets"):
+    with pytest.raises(TypeError, match="needs its targets to predict"):
         kx.save(tmp_path / "without.kx", many, targets=False)
     loaded = kx.load(tmp_path / "fits.kx")
     text = {"shop": np.array(["2", "1"], object), "t": np.array([1.0, 2.0])}
