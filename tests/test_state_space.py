@@ -1,12 +1,12 @@
 """`kx.StateSpace()`: the answers of a dense oracle, in O(n)."""
 
-import decimal
 import functools
 import operator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import scipy.special
@@ -227,27 +227,80 @@ def test_no_noise_and_tiny_steps(order, step):
     np.testing.assert_allclose(kx.variance(c, t[:, None]), 0.0, atol=1e-15)
 
 
-def decimal_logdet(step, n):
-    """The log determinant of a Matérn-3/2 matrix at even steps, by Cholesky's algorithm with 80 digits."""
-    with decimal.localcontext() as context:
-        context.prec = 80
-        rate = decimal.Decimal(3).sqrt() * decimal.Decimal(step)
-        entries = [(1 + rate * k) * (-rate * k).exp() for k in range(n)]
-        rows, total = [[entries[abs(i - j)] for j in range(n)] for i in range(n)], decimal.Decimal(0)
-        for j in range(n):
-            pivot = rows[j][j]
-            total += pivot.ln()
-            for i in range(j + 1, n):
-                factor = rows[i][j] / pivot
-                rows[i] = [a - factor * b for a, b in zip(rows[i], rows[j], strict=True)]
+PRECISE = {
+    "matern12": (kx.Matern12(), lambda r: precise_matern(0, r)),
+    "matern32": (kx.Matern32(), lambda r: precise_matern(1, r)),
+    "matern52": (kx.Matern52(), lambda r: precise_matern(2, r)),
+    "sho": (kx.kernels.SHO(1.0, 2.0), lambda r: precise_sho(r)),
+    "sum": (kx.Matern52() + kx.Matern32(0.5) + 1.5, lambda r: precise_matern(2, r) + precise_matern(1, 2 * r) + 1.5),
+    "sum of oscillations": (kx.Matern52() + kx.kernels.SHO(1.0, 2.0), lambda r: precise_matern(2, r) + precise_sho(r)),
+    "product": (kx.Matern52() * kx.Matern32(0.5), lambda r: precise_matern(2, r) * precise_matern(1, 2 * r)),
+    "wave": (kx.Cosine() * kx.Matern32(0.5), lambda r: mpmath.cos(2 * mpmath.pi * r) * precise_matern(1, 2 * r)),
+}
+
+
+def precise_matern(order, r):
+    x = mpmath.sqrt(2 * order + 1) * r
+    return (1, 1 + x, 1 + x + x * x / 3)[order] * mpmath.exp(-x)
+
+
+def precise_sho(r):
+    x, a = 2 * mpmath.pi * r, mpmath.mpf(1) / 4
+    root = mpmath.sqrt(1 - a * a)
+    return mpmath.exp(-a * x) * (mpmath.cos(root * x) + a * mpmath.sin(root * x) / root)
+
+
+def precise_logdet(kernel, t, noise=0.0):
+    """The log determinant by Cholesky's algorithm with 120 digits."""
+    with mpmath.workdps(120):
+        t = [mpmath.mpf(float(one)) for one in t]
+        rows, total = [[kernel(abs(a - b)) + (noise if a == b else 0) for b in t] for a in t], mpmath.mpf(0)
+        for j, pivot in enumerate(rows):
+            total += mpmath.log(pivot[j])
+            for row in rows[j + 1 :]:
+                factor = row[j] / pivot[j]
+                row[j:] = [a - factor * b for a, b in zip(row[j:], pivot[j:], strict=True)]
         return float(total)
 
 
-def test_the_determinant_without_noise_has_twelve_digits():
-    step, n = 1e-5, 60
-    data = kx.Data((step * np.arange(n))[:, None], np.zeros(n))
-    c = kx.condition(kx.Model(kx.Matern32(1.0), 0.0), data, kx.StateSpace())
-    np.testing.assert_allclose(c.system.logdet(), decimal_logdet(step, n), rtol=1e-12)
+@pytest.mark.parametrize("name", PRECISE)
+def test_the_determinant_without_noise_has_twelve_digits(name):
+    kernel, formula = PRECISE[name]
+    for t in (1e-5 * np.arange(14), np.sort(RNG.uniform(0, 2e-4, 14))):
+        c = kx.condition(kx.Model(kernel, 0.0), kx.Data(t[:, None], np.zeros(14)), kx.StateSpace())
+        np.testing.assert_allclose(c.system.logdet(), precise_logdet(formula, t), rtol=1e-12)
+        noisy = kx.recondition(c, noise=1e-9)
+        np.testing.assert_allclose(noisy.system.logdet(), precise_logdet(formula, t, 1e-9), rtol=1e-8)
+
+
+def test_the_determinant_of_sixty_rows_and_the_inverse_without_noise():
+    t, kernel = 1e-5 * np.arange(60), PRECISE["matern52"][1]
+    c = kx.condition(kx.Model(kx.Matern52(), 0.0), kx.Data(t[:, None], np.zeros(60)), kx.StateSpace())
+    np.testing.assert_allclose(c.system.logdet(), precise_logdet(kernel, t), rtol=1e-12)
+    # One over the variance of the last row, given the others, is the last entry of the inverse's diagonal.
+    log_variance = precise_logdet(kernel, t) - precise_logdet(kernel, t[:-1])
+    np.testing.assert_allclose(np.log(kx.loo_variance(c, noisy=True)[-1]), log_variance, rtol=1e-12)
+
+
+SINGULAR = {
+    "features": (kx.Polynomial(3), np.sort(RNG.uniform(0, 5, 8))),
+    "a line": (kx.Linear() + kx.Constant(), np.arange(8.0)),
+    "a line beside a series": (kx.Matern12() * kx.Polynomial(2), np.repeat(np.arange(4.0), 2)),
+    "steps too small": (kx.Matern52(), 1e-12 * np.arange(8.0)),
+    "a sum, steps too small": (kx.Matern52() + kx.Matern52(0.5), 1e-7 * np.arange(8.0)),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_matrices_that_are_singular_up_to_rounding_are_reported(name):
+    kernel, t = SINGULAR[name]
+    data = kx.Data(t[:, None], RNG.normal(size=8))
+    c = kx.condition(kx.Model(kernel, 0.0), data, kx.StateSpace(), throw=False)
+    assert kx.solvers.result_name(c.result) == "not_positive_definite"
+    assert np.all(np.isnan(c.alpha))
+    noises = jnp.array([0.0, 1e-3])
+    result = jax.vmap(lambda noise: kx.condition(kx.Model(kernel, noise), data, kx.StateSpace()).result)(noises)
+    np.testing.assert_array_equal(result == kx.Result.successful, [False, True])
 
 
 def test_shocks_are_exact_for_all_steps():

@@ -46,8 +46,10 @@ class StateSpace(AbstractSolver):
     | `Periodic` of one column, by its first `harmonics` | 1 + 2 · harmonics |
     | `Constant`, `Linear`, `Polynomial`, `Cosine`, `FeatureMap` of any columns | 1 for each feature |
 
-    No jitter is added: with noise 0, rows with equal times are reported as `not_positive_definite`. If the variance that the
-    harmonics of `Periodic` leave out, summed over the rows in units of their noise, exceeds 0.01, there is no answer, and
+    No jitter is added. If the noise is less than 2e-10 of the prior variance (5e-5 in float32), the pass forward is computed
+    with twice the digits, so noise 0 works with steps of 1e-5 lengthscales. Rows that add nothing but rounding errors are
+    reported as `not_positive_definite`: equal times, steps that are too small, more rows than features. If the harmonics of
+    `Periodic` leave out a variance that, summed over the rows in units of their noise, exceeds 0.01, there is no answer, and
     the result is `too_few_harmonics`.
     """
 
