@@ -312,3 +312,19 @@ def test_samples_on_another_grid():
     large = kx.Grid((np.linspace(0.0, 9.0, 1000)[:, None], np.linspace(0.0, 9.0, 1000)[:, None]))
     flat = kx.Model(kx.Select(kx.Matern32(), axis=0) * kx.Select(kx.Matern32(), axis=1), noise=0.1)
     assert kx.sample(flat, large, key=jax.random.key(0), solver=kx.Kronecker()).shape == (1, 1_000_000)
+
+
+@pytest.mark.parametrize("solver", [kx.Kronecker(), kx.CG(kx.Kronecker())])
+def test_many_grids_at_once_are_refused_with_a_remedy(solver):
+    grid = kx.Grid((np.linspace(0, 1, 4)[:, None], np.linspace(0, 2, 3)[:, None]))
+    model = kx.Model(kx.Select(kx.Matern32(), axis=0) * kx.Select(kx.Matern52(), axis=1), 0.1)
+    datasets = [kx.Data(grid, np.sin(np.arange(12.0)))]
+    message = r"Kronecker.*needs a kx.Grid, and functions of many datasets turn grids into rows.*for each grid"
+    with pytest.raises(TypeError, match=message):
+        kx.fit_many(model, datasets, solver=solver)
+    with pytest.raises(TypeError, match=message):
+        kx.fitting.condition_many(model, datasets, solver)
+    with pytest.raises(TypeError, match=message):
+        kx.predict_many(model, datasets, [grid], solver=solver)
+    with pytest.raises(TypeError, match=message):
+        kx.fitting.score_many(model, datasets, kx.loo_mse, solver=solver)

@@ -402,6 +402,11 @@ class AbstractSolver(eqx.Module):
     matrix_of_each_axis: ClassVar[bool] = False
     """Whether its matrices are those of the axes of a grid. `bytes_needed` is then asked for the longest axis."""
 
+    @property
+    def needs_grid(self) -> bool:
+        """Whether the rows must be a `kx.Grid`. Batches pad datasets with rows, and so turn grids into rows."""
+        return self.needs_every_row
+
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` makes the data-dependent choices again, with the parameters that it has reached."""
 
