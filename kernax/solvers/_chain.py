@@ -20,7 +20,7 @@ from kernax.solvers._twofold import Twofold, ahead_of, seen_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ROUNDINGS = 16
+ROUNDINGS = 16
 """If the row before leaves no more than so many roundings of a row's variance, the two rows are the same."""
 _TINY = 0.625
 """Noise is tiny if it is less than this power of the machine's accuracy, times the prior variance: 2e-10 in float64."""
@@ -311,7 +311,7 @@ def _are_new(
         return step.seen(step.forth(gain[:, None]))[0]
 
     taken = jax.vmap(carried)(jax.tree.map(lambda leaf: leaf[1:], chain.steps), gain[:-1]) ** 2 * spread[:-1]
-    least = _ROUNDINGS * jnp.finfo(gain.dtype).eps * jnp.concatenate([jnp.zeros_like(taken[:1]), taken])
+    least = ROUNDINGS * jnp.finfo(gain.dtype).eps * jnp.concatenate([jnp.zeros_like(taken[:1]), taken])
     return jnp.all((found > least) | ~chain.live)
 
 

@@ -20,7 +20,7 @@ from kernax.solvers._chain import Chain, Filtered
 from kernax.solvers._paths import path_draws
 from kernax.solvers._result import Result
 from kernax.solvers._steps import Arranged, Steps, by_block, dense
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
+from kernax.solvers._system import AbstractSolver, AbstractSystem, Ending, Evidence, Solution, is_usable
 
 _LEFT_OUT = 0.01
 """The variance that the state space leaves out of all rows, in units of their noise, up to which it counts as small."""
@@ -171,6 +171,13 @@ class StateSpaceSystem(AbstractSystem):
         chain = dataclasses.replace(self.gram.chain, live=counts[self.gram.chain.order])
         gram = dataclasses.replace(self.gram, mask=counts, chain=chain)
         return _prepared(gram, self.result != Result.nonfinite, self.noise)
+
+    def ending(self, columns):
+        chain, filtered = self.gram.chain, self.filtered
+        passes = chains.run_passes(chain, filtered, chain.sorted(columns))
+        last = jnp.maximum(jnp.sum(chain.live) - 1, 0)
+        change = filtered.gain[last] * jnp.sqrt(filtered.spread[last])
+        return Ending(chain.order[last], passes.last, filtered.last, change, passes.new, filtered.precision)
 
     def appended(self, gram, noise):
         return _prepared(*_chain_gram(gram, noise.dtype), noise)

@@ -56,6 +56,23 @@ class Evidence(NamedTuple):
     """The standard error of `logdet` where it is estimated by random probes, in its shape; 0 where it is computed."""
 
 
+class Ending(NamedTuple):
+    """A series after its last row. Rows are in the order of time."""
+
+    row: Int[Array, ""]
+    """The place of the last row in the data."""
+    mean: Float[Array, "j c"]
+    """The mean of the state given all rows, for each column."""
+    covariance: Float[Array, "j j"]
+    """The covariance of the state given all rows."""
+    change: Float[Array, " j"]
+    """How the last row changed the state, if what was new in it was one standard deviation."""
+    new: Float[Array, "n c"]
+    """What was new in each row."""
+    precision: Float[Array, " n"]
+    """One over its variance; 0 in masked rows."""
+
+
 class AbstractSystem(eqx.Module):
     """Base class of prepared systems `A = K + noise·I`. The module's docstring lists the laws that every System obeys."""
 
@@ -135,6 +152,11 @@ class AbstractSystem(eqx.Module):
         `None` if there is no shorter way than to prepare it again.
         """
         del mask
+        return None
+
+    def ending(self, columns: Float[Array, "n c"]) -> "Ending | None":
+        """The state of a series after its last row, for columns that are 0 in masked rows."""
+        del columns
         return None
 
     def appended(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
