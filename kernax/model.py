@@ -249,7 +249,7 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     solver = Cholesky() if solver is None else solver
-    solver.check(data.x, data.mask)
+    check_solver(model, data, solver)
     check_memory(model, data, solver, "condition")
     run = functools.partial(_condition, model) if is_traced((model, data, solver)) else model.conditioned_now
     conditioned = with_threads_for(solver.largest_matrix(data.n), run, data, solver)
@@ -317,6 +317,24 @@ def check_model(model: Any, caller: str) -> None:
     if isinstance(getattr(model, "model", None), AbstractModel):
         remedy = "choose one of them, fits[0].model" if hasattr(model, "__len__") else "take its model, fit.model"
     raise TypeError(f"the first argument of {caller} must be a kx.Model, got {type(model).__name__}: {remedy}.")
+
+
+def check_solver(model: AbstractModel, data: Data, solver: AbstractSolver) -> None:
+    """Raise if the solver cannot solve for this model and data, as far as that can be seen before tracing."""
+    solver.check(data.x, data.mask)
+    leaves, asks = jax.tree.leaves(data.x), type(solver).check_equal_rows is not AbstractSolver.check_equal_rows
+    if not asks or data.n < 2 or isinstance(data.x, Grid | Functionals) or is_on_disk(data.x):
+        return
+    if not all(map(is_concrete, (*leaves, data.mask))):
+        return
+    # (Rows that do not count are copies of one that does. In most data the last row differs from the first.)
+    equal = all(np.array_equal(leaf[0], leaf[-1]) and np.all(leaf == leaf[:1]) for leaf in map(np.asarray, leaves))
+    number = int(np.sum(np.asarray(data.mask)))
+    if equal and number > 1:
+        trend, noise = trend_of(model), getattr(model, "noise", None)
+        num_free = 0 if trend is None else jax.eval_shape(trend.scaled(data.x, data.mask), data.x).shape[1]
+        known = not callable(noise) and is_concrete(noise)
+        solver.check_equal_rows(number, np.asarray(noise) if known and noise is not None else None, num_free)
 
 
 def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:

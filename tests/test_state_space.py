@@ -161,9 +161,26 @@ def test_times_that_are_nan_are_refused():
 
 
 def test_equal_times_without_noise_are_explained():
-    data = kx.Data(np.full((N, 1), 2.5), Y)
+    data = kx.Data(np.append(np.full((N - 1, 1), 2.5), 3.0)[:, None], Y)
     with pytest.raises(kx.FailedError, match=r"not_positive_definite.*rows that are repeated.*StateSpace adds no jitter"):
         kx.condition(kx.Model(kx.Matern32(), 0.0), data, kx.StateSpace())
+
+
+def test_data_of_one_time_are_refused_before_tracing():
+    mask = np.arange(N) != 3
+    for x in (np.full((N, 1), 2.5), np.where(mask, 2.5, 1.0)[:, None]):
+        data, solver = kx.Data(x, Y, mask=mask), kx.StateSpace()
+        frozen = kx.Model(kx.Matern32(), 0.0)
+        with pytest.raises(ValueError, match=r"all 8 rows are equal, and the noise is 0.*give the model a noise"):
+            kx.condition(frozen, data, solver)
+        with pytest.raises(ValueError, match="all 8 rows are equal, and the noise is 0"):
+            kx.fit(frozen, data, solver=solver, trainable=kx.freeze(frozen, where=lambda m: m.noise))
+        for model in (kx.Model(kx.CubicSpline(), 0.1), kx.Model(kx.Matern32(), 0.1, trend=1)):
+            with pytest.raises(ValueError, match="all 8 rows are equal.* leaves 2 functions free.*other times"):
+                kx.condition(model, data, solver)
+        # With a noise, and for a single row, there is an answer.
+        assert kx.condition(kx.Model(kx.Matern32(), 0.1, trend=0), data, solver).ok
+    assert kx.condition(frozen, kx.Data([[2.5]], [1.0]), solver).ok
 
 
 @pytest.mark.parametrize("columns", [False, True])

@@ -53,6 +53,18 @@ class StateSpace(AbstractSolver):
     the result is `too_few_harmonics`.
     """
 
+    def check_equal_rows(self, number, noise, num_free):
+        if num_free > 1:
+            raise ValueError(
+                f"all {number} rows are equal, and a spline or trend leaves {num_free} functions free, which need as many "
+                "different times: give rows at other times, or use another kernel or trend."
+            )
+        if noise is not None and not np.any(noise):
+            raise ValueError(
+                f"all {number} rows are equal, and the noise is 0, so that the kernel matrix is singular: give the model a "
+                "noise, or rows at other times."
+            )
+
     def prepare(self, gram, noise):
         return _prepared(*_chain_gram(gram, noise.dtype), noise)
 

@@ -393,6 +393,17 @@ class AbstractSolver(eqx.Module):
         """Raise if rows with this mask cannot be solved, as far as that can be seen before tracing."""
         del x, mask
 
+    def check_equal_rows(self, number: int, noise: Any, num_free: int) -> None:
+        """Raise if data that consist of equal rows cannot be solved.
+
+        **Arguments:**
+
+        - `number`: rows that count; at least 2.
+        - `noise`: the noise, as one number or an array; `None` if it is a function, or traced.
+        - `num_free`: how many functions the model leaves free.
+        """
+        del number, noise, num_free
+
     def bytes_needed(self, n: int, itemsize: int, *, gradient: bool = False) -> int | None:
         """The least memory that conditioning on n rows takes, in bytes, if it grows with n²; `None` for other solvers.
 
