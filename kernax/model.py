@@ -346,10 +346,26 @@ def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
     check_mean(getattr(model, "mean", None), x)
 
 
-def check_conditioned(c: Any) -> None:
-    """Raise `TypeError` if `c` is not a `Conditioned`."""
+def of_function(c: Any) -> Any:
+    """A `Conditioned` with the posterior of f: for a `LaplaceGP` that of the regression at its mode; else `c` itself."""
+    return c.as_regression() if hasattr(c, "as_regression") else c
+
+
+def check_conditioned(c: Any, quantity: str = "", instead: str = "") -> None:
+    """Raise `TypeError` if `c` is not a `Conditioned`.
+
+    **Arguments:**
+
+    - `c`: what was given.
+    - `quantity`: what was asked for, and
+    - `instead`: what to do if that is not available because the likelihood is not normal.
+    """
     if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
-        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).")
+        name, is_latent = type(c).__name__, hasattr(c, "latent")
+        if is_latent and quantity:
+            raise TypeError(f"{quantity} is not available for a {name}, whose likelihood is not normal: {instead}.")
+        further = ", or machine.latent(x) for the mean and the variance of f" if is_latent else ""
+        raise TypeError(f"a {name} predicts when it is called with new rows: write machine(x){further}.")
     if not isinstance(c, Conditioned):
         raise TypeError(
             f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."
@@ -423,7 +439,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     A `Conditioned` on all rows, old and new, with the same numbers as conditioning again. Jitter stays as it was: if new
     rows need more, the result is `not_positive_definite`.
     """
-    check_conditioned(c)
+    check_conditioned(c, "extend", "condition on all rows again")
     new = Data(x, y)
     if isinstance(c.data.x, Functionals) and eqx.is_array(new.x):
         new = eqx.tree_at(lambda d: d.x, new, values_at(new.x))

@@ -176,7 +176,7 @@ def test_data_of_one_time_are_refused_before_tracing():
         with pytest.raises(ValueError, match="all 8 rows are equal, and the noise is 0"):
             kx.fit(frozen, data, solver=solver, trainable=kx.freeze(frozen, where=lambda m: m.noise))
         for model in (kx.Model(kx.CubicSpline(), 0.1), kx.Model(kx.Matern32(), 0.1, trend=1)):
-            with pytest.raises(ValueError, match="all 8 rows are equal.* leaves 2 functions free.*other times"):
+            with pytest.raises(ValueError, match=r"all 8 rows are equal.* leaves 2 functions free.*other times"):
                 kx.condition(model, data, solver)
         # With a noise, and for a single row, there is an answer.
         assert kx.condition(kx.Model(kx.Matern32(), 0.1, trend=0), data, solver).ok

@@ -136,6 +136,6 @@ def solver_for_many(solver: Any) -> Any:
     if isinstance(solver, AbstractSolver) and solver.needs_grid:
         raise TypeError(
             f"{solver!r} needs a kx.Grid, and functions of many datasets turn grids into rows, which they pad to common "
-            "shapes: call kx.fit or kx.condition for each grid (grids of one shape are compiled once), or use another solver."
+            "shapes: call kx.fit or kx.condition for each grid (those of one shape are compiled once), or use another solver."
         )
     return Cholesky() if solver is None else solver

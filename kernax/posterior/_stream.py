@@ -116,7 +116,7 @@ def stream(c: Any) -> Streamed:
     A `Streamed`. `s = s.update(x, y)` adds rows, and `s.predict(x)` predicts times at the end or later. Both may stand in
     `jax.jit` and `jax.lax.scan`.
     """
-    check_conditioned(c)
+    check_conditioned(c, "a stream", "condition on all rows again, which takes O(n) with kx.StateSpace()")
     refuse_gaps(c.data, "a stream")
     return _stream(c)
 

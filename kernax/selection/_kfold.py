@@ -50,7 +50,11 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     An array in the shape of y; 0 where the data is masked. NaN in a fold that leaves too few rows to learn from: none, or
     fewer than determine a trend.
     """
-    check_conditioned(c)
+    check_conditioned(
+        c,
+        "k-fold cross-validation of squared errors",
+        "write kx.learners.kfold_loss(machine), which learns again without each fold",
+    )
     return _scattered(c, as_folds(folds, c.data, key))
 
 
@@ -75,7 +79,11 @@ def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = No
 
     One number for each fold; NaN for a fold without rows.
     """
-    check_conditioned(c)
+    check_conditioned(
+        c,
+        "k-fold cross-validation of squared errors",
+        "write kx.learners.kfold_loss(machine), which learns again without each fold",
+    )
     return _fold_mse(c, as_folds(folds, c.data, key))
 
 
@@ -100,7 +108,11 @@ def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = N
 
     One number.
     """
-    check_conditioned(c)
+    check_conditioned(
+        c,
+        "k-fold cross-validation of squared errors",
+        "write kx.learners.kfold_loss(machine), which learns again without each fold",
+    )
     table = as_folds(folds, c.data, key)
     return mean_over_folds(_fold_mse(c, table), table)
 

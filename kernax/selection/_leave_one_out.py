@@ -108,7 +108,7 @@ def offers_left_out(c: Conditioned) -> bool:
 
 def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, "n *p"]:
     """`diag(K̃⁻¹)`, or an error that names a solver that offers it."""
-    check_conditioned(c)
+    check_conditioned(c, quantity, "write kx.learners.kfold_loss(machine), which learns again without each fold")
     return offered(c.system.inverse_diagonal(), c.solver, quantity, "the diagonal of the inverse")
 
 
