@@ -346,6 +346,10 @@ def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
     check_mean(getattr(model, "mean", None), x)
 
 
+LEARN_AGAIN = "write kx.learners.kfold_loss(machine), which learns again without each fold"
+"""How a machine is validated: for `check_conditioned`."""
+
+
 def of_function(c: Any) -> Any:
     """A `Conditioned` with the posterior of f: for a `LaplaceGP` that of the regression at its mode; else `c` itself."""
     return c.as_regression() if hasattr(c, "as_regression") else c

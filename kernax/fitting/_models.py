@@ -131,11 +131,11 @@ def _form(model: AbstractModel) -> Any:
     return [leaf.shape for leaf in leaves], structure, jax.tree.flatten(rest)
 
 
-def solver_for_many(solver: Any) -> Any:
+def solver_for_many(solver: Any) -> AbstractSolver:
     """The solver of many datasets, `Cholesky()` by default. Raises `TypeError` if it needs a grid."""
     if isinstance(solver, AbstractSolver) and solver.needs_grid:
         raise TypeError(
             f"{solver!r} needs a kx.Grid, and functions of many datasets turn grids into rows, which they pad to common "
-            "shapes: call kx.fit or kx.condition for each grid (those of one shape are compiled once), or use another solver."
+            "shapes: call kx.fit or kx.condition for each grid, which compiles each shape once, or use another solver."
         )
     return Cholesky() if solver is None else solver

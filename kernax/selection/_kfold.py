@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, check_conditioned, settled
+from kernax.model import LEARN_AGAIN, Conditioned, check_conditioned, settled
 from kernax.rows import take
 from kernax.solvers import AbstractSystem, solve_definite
 
@@ -53,7 +53,7 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     check_conditioned(
         c,
         "k-fold cross-validation of squared errors",
-        "write kx.learners.kfold_loss(machine), which learns again without each fold",
+        LEARN_AGAIN,
     )
     return _scattered(c, as_folds(folds, c.data, key))
 
@@ -82,7 +82,7 @@ def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = No
     check_conditioned(
         c,
         "k-fold cross-validation of squared errors",
-        "write kx.learners.kfold_loss(machine), which learns again without each fold",
+        LEARN_AGAIN,
     )
     return _fold_mse(c, as_folds(folds, c.data, key))
 
@@ -111,7 +111,7 @@ def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = N
     check_conditioned(
         c,
         "k-fold cross-validation of squared errors",
-        "write kx.learners.kfold_loss(machine), which learns again without each fold",
+        LEARN_AGAIN,
     )
     table = as_folds(folds, c.data, key)
     return mean_over_folds(_fold_mse(c, table), table)
