@@ -322,13 +322,12 @@ def check_model(model: Any, caller: str) -> None:
 def check_solver(model: AbstractModel, data: Data, solver: AbstractSolver) -> None:
     """Raise if the solver cannot solve for this model and data, as far as that can be seen before tracing."""
     solver.check(data.x, data.mask)
-    leaves, asks = jax.tree.leaves(data.x), type(solver).check_equal_rows is not AbstractSolver.check_equal_rows
-    if not asks or data.n < 2 or isinstance(data.x, Grid | Functionals) or is_on_disk(data.x):
-        return
-    if not all(map(is_concrete, (*leaves, data.mask))):
+    asks = type(solver).check_equal_rows is not AbstractSolver.check_equal_rows
+    if not asks or not eqx.is_array(data.x) or data.x.shape[0] < 2 or not all(map(is_concrete, (data.x, data.mask))):
         return
     # (Rows that do not count are copies of one that does. In most data the last row differs from the first.)
-    equal = all(np.array_equal(leaf[0], leaf[-1]) and np.all(leaf == leaf[:1]) for leaf in map(np.asarray, leaves))
+    x = np.asarray(data.x)
+    equal = x.shape[1] == 1 and x[0, 0] == x[-1, 0] and bool(np.all(x == x[0, 0]))
     number = int(np.sum(np.asarray(data.mask)))
     if equal and number > 1:
         trend, noise = trend_of(model), getattr(model, "noise", None)

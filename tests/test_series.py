@@ -251,7 +251,7 @@ def test_what_a_stream_refuses():
         s.update(mixed[:1], np.zeros(1), noise=0.1)
     with pytest.raises(ValueError, match="targets of shape"):
         s.update(mixed[:1], np.zeros((1, 2)))
-    with pytest.raises(TypeError, match=r"RBF\(.*does not have"):
+    with pytest.raises(TypeError, match="which RBF does not have"):
         kx.posterior.stream(kx.condition(kx.Model(kx.RBF(), 0.1), kx.Data(X, Y)))
     # Under tracing nothing raises: what goes back in time is NaN, and so is what follows.
     after = jax.jit(lambda s, x: s.update(x, jnp.zeros(1)).predict(jnp.array([[9.0]])))(s, early)

@@ -432,9 +432,15 @@ def test_selected_column(way):
 
 
 REFUSED = {
-    "no Markov process": (kx.Matern32() + 2.0 * kx.RBF(0.5), X, r"RBF\(.*does not have.*Cholesky.*CG"),
-    "power": (kx.Matern32() ** 2, X, r"Matern32\(.*\*\* 2 does not have"),
-    "two lengthscales": (kx.Matern32([1.0, 2.0]), np.ones((N, 2)), r"Matern32\("),
+    "no Markov process": (
+        kx.Matern32() + 2.0 * kx.RBF(0.5),
+        X,
+        r"which RBF does not have.*Cholesky.*CG.*Coregion, ICM and LCM",
+    ),
+    "power": (kx.Matern32() ** 2, X, r"which Matern32 \*\* 2 does not have"),
+    "two lengthscales": (kx.Matern32([1.0, 2.0]), np.ones((N, 2)), r"which Matern32 does not have \(it has 2 numbers"),
+    "white": (kx.Matern32() + kx.kernels.White(), X, r"White does not have \(instead of White, use the model's noise"),
+    "a Matern of any order": (kx.kernels.Matern(nu=1.5), X, r"Matern does not have \(.*kx\.Matern32"),
     "two columns": (kx.Matern32(), np.ones((N, 2)), r"one column, but the rows have 2.*Select.*Cholesky"),
     "two selected columns": (kx.Select(kx.Matern32(), columns=(0, 1)), np.ones((N, 2)), r"Select\("),
     "different columns": (

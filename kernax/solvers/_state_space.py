@@ -1,6 +1,7 @@
 """Markov kernels of one column: exact and O(n), by Kalman filtering and smoothing over the rows in the order of time."""
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax.grams import AbstractGram, masked
-from kernax.kernels import AbstractKernel, MarkovProcess
+from kernax.kernels import AbstractKernel, MarkovProcess, Matern, White
 from kernax.kernels._anchored import started_at
 from kernax.kernels._markov import product
 from kernax.rows import Rows, map_rows, take
@@ -45,6 +46,7 @@ class StateSpace(AbstractSolver):
     | `CubicSpline`, `ThinPlate(order)` of one column | 2, order |
     | `Periodic` of one column, by its first `harmonics` | 1 + 2 · harmonics |
     | `Constant`, `Linear`, `Polynomial`, `Cosine`, `FeatureMap` of any columns | 1 for each feature |
+    | `kx.kernels.Coregion` of p labels; `ICM`, `LCM` of a kernel with J numbers | p + rank; (p + rank) J |
 
     No jitter is added. If the noise is less than 2e-10 of the prior variance (5e-5 in float32), the pass forward is computed
     with twice the digits, so noise 0 works with steps of 1e-5 lengthscales. Rows that add nothing but rounding errors are
@@ -258,16 +260,31 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
     if process is None:
         part = _part_without(kernel)
         raise TypeError(
-            f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use "
+            f"StateSpace() needs a kernel with a state space, which {_name(part)} does not have{_reason(part)}: use "
             "kx.Cholesky() or kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline "
-            "and ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; and so have sums, "
-            "products and multiples of them if all parts that depend on time use the same column."
+            "and ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; of labels, "
+            "kx.kernels.Coregion, ICM and LCM; and so have sums, products and multiples of them if all parts that depend on "
+            "time use the same column."
         )
     return process
 
 
+def _name(kernel: AbstractKernel) -> str:
+    """A kernel without its parameters, which are not known under tracing: `RBF`, `Matern32 ** 2`."""
+    text = re.sub(r"\([^()]*=\w+\[[^()]*\]\)", "", repr(kernel))
+    return re.sub(r"(?<!\w)\((\w+)\)", r"\1", text)
+
+
+_INSTEAD = {
+    White: "instead of White, use the model's noise, kx.Model(kernel, noise=…)",
+    Matern: "of this family, kx.Matern12, kx.Matern32 and kx.Matern52 have one",
+}
+
+
 def _reason(kernel: AbstractKernel) -> str:
-    """Why a kernel that may have a state space has none."""
+    """Why a kernel that may have a state space has none, or which one to use in its place."""
+    if type(kernel) in _INSTEAD:
+        return f" ({_INSTEAD[type(kernel)]})"
     if type(kernel).state_space is AbstractKernel.state_space:
         return ""
     sizes = {name: getattr(kernel, name).size for name in ("lengthscale", "period") if hasattr(kernel, name)}

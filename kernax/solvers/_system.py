@@ -578,7 +578,8 @@ def offered(answer: Any, solver: Any, quantity: str, what: str) -> Any:
     The answer. Raises `TypeError` if there is none.
     """
     if answer is None:
+        remedy = _OFFERS[what].replace("Kronecker", "Kronecker if every cell counts") if solver.needs_grid else _OFFERS[what]
         raise TypeError(
-            f"{quantity} needs {what}, which {type(solver).__name__} does not offer here: condition with {_OFFERS[what]}."
+            f"{quantity} needs {what}, which {type(solver).__name__} does not offer here: condition with {remedy}."
         )
     return answer
