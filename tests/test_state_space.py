@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.special
 import tinygp
 from statsmodels.tsa.statespace.sarimax import SARIMAX
@@ -114,6 +115,46 @@ def test_two_thousand_rows_with_the_gradient():
     new = NEW[:, 0]
     expected = (matern(1, 0.7, new, t) + matern(0, 5.0, new, t)) @ alpha
     np.testing.assert_allclose(kx.mean(c, NEW), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["matern52", "a sum"])
+def test_all_answers_at_two_thousand_rows(name):
+    n, noise = 2000, 0.1
+    t, y = RNG.uniform(0, 100, n), RNG.normal(size=n)
+    new = np.concatenate([[-3.0, 0.1], RNG.uniform(0, 100, 5), t[:2], [104.0]])
+    kernel, function = kx.Matern52(0.9), lambda a, b: matern(2, 0.9, a, b)
+    if name == "a sum":
+        kernel = kernel + 0.5 * kx.Matern32(8.0) + 0.3
+        function = lambda a, b: matern(2, 0.9, a, b) + 0.5 * matern(1, 8.0, a, b) + 0.3  # noqa: E731
+    c = kx.condition(kx.Model(kernel, noise), kx.Data(t[:, None], y), kx.StateSpace())
+    root = scipy.linalg.cho_factor(function(t, t) + noise * np.eye(n), lower=True)
+    inverse = scipy.linalg.cho_solve(root, np.eye(n))
+    alpha, cross = scipy.linalg.cho_solve(root, y), function(new, t)
+    value = -0.5 * y @ alpha - np.sum(np.log(np.diag(root[0]))) - 0.5 * n * np.log(2 * np.pi)
+    np.testing.assert_allclose(kx.log_marginal_likelihood(c), value, rtol=1e-12)
+    variance = np.diag(function(new, new)) - np.sum(cross * (cross @ inverse), axis=1)
+    prediction = kx.predict(c, new[:, None])
+    for ours, theirs in (
+        (c.alpha, alpha),
+        (prediction.mean, cross @ alpha),
+        (prediction.variance, variance),
+        (kx.loo_residuals(c), alpha / np.diag(inverse)),
+        (kx.loo_variance(c, noisy=True), 1.0 / np.diag(inverse)),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10 * np.abs(theirs).max())
+
+
+def test_restarts():
+    """The best of several starts, each by O(n) passes, is the best of the same starts with dense matrices."""
+    t = RNG.uniform(0, 20, 40)
+    data = kx.Data(t[:, None], np.sin(t) + 0.3 * RNG.normal(size=40))
+    model = kx.Model(1.0 * kx.Matern52(50.0), 1.0)
+    fits = [
+        kx.fit(model, data, solver=solver, restarts=2, key=jax.random.key(4)) for solver in (kx.StateSpace(), kx.Cholesky())
+    ]
+    assert fits[0].result == kx.Result.successful
+    np.testing.assert_allclose(fits[0].value, fits[1].value, rtol=1e-8)
+    np.testing.assert_allclose(fits[0].model.kernel.kernel.lengthscale, fits[1].model.kernel.kernel.lengthscale, rtol=1e-3)
 
 
 PEERS = {
