@@ -315,7 +315,7 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
     if solver is not None and not isinstance(solver, AbstractSolver):
         raise TypeError(f"solver must be a configured instance, such as kx.Eigh(), got {solver!r}.")
     solver = Cholesky() if solver is None else solver
-    solver.check(data.x, data.mask)
+    check_solver(model, data, solver)
     check_memory(model, data, solver, "condition")
     run = functools.partial(_condition, model) if is_traced((model, data, solver)) else model.conditioned_now
     conditioned = with_threads_for(solver.largest_matrix(data.n), run, data, solver)
@@ -401,6 +401,23 @@ def model_of(given: Any) -> Any:
     return given.model if hasattr(given, "start_values") and not hasattr(given, "__len__") else given
 
 
+def check_solver(model: AbstractModel, data: Data, solver: AbstractSolver) -> None:
+    """Raise if the solver cannot solve for this model and data, as far as that can be seen before tracing."""
+    solver.check(data.x, data.mask)
+    asks = type(solver).check_equal_rows is not AbstractSolver.check_equal_rows
+    if not asks or not eqx.is_array(data.x) or data.x.shape[0] < 2 or not all(map(is_concrete, (data.x, data.mask))):
+        return
+    # (Rows that do not count are copies of one that does. In most data the last row differs from the first.)
+    x = np.asarray(data.x)
+    equal = x.shape[1] == 1 and x[0, 0] == x[-1, 0] and bool(np.all(x == x[0, 0]))
+    number = int(np.sum(np.asarray(data.mask)))
+    if equal and number > 1:
+        trend, noise = trend_of(model), getattr(model, "noise", None)
+        num_free = 0 if trend is None else jax.eval_shape(trend.scaled(data.x, data.mask), data.x).shape[1]
+        known = not callable(noise) and is_concrete(noise)
+        solver.check_equal_rows(number, np.asarray(noise) if known and noise is not None else None, num_free)
+
+
 def check_known(model: AbstractModel, x: Any, counts: Any = None) -> None:
     """Raise `ValueError` if the kernel or the mean does not accept some rows, such as a label out of range.
 
@@ -421,12 +438,31 @@ _ANSWERS = (
 """Methods of conditioned models that are not a `Conditioned`, how to call them, and what for."""
 
 
-def check_conditioned(c: Any) -> None:
-    """Raise `TypeError` if `c` is not a `Conditioned`."""
+LEARN_AGAIN = "write kx.learners.kfold_loss(machine), which learns again without each fold"
+"""How a machine is validated: for `check_conditioned`."""
+
+
+def of_function(c: Any) -> Any:
+    """A `Conditioned` with the posterior of f: for a `LaplaceGP` that of the regression at its mode; else `c` itself."""
+    return c.as_regression() if hasattr(c, "as_regression") else c
+
+
+def check_conditioned(c: Any, quantity: str = "", instead: str = "") -> None:
+    """Raise `TypeError` if `c` is not a `Conditioned`.
+
+    **Arguments:**
+
+    - `c`: what was given.
+    - `quantity`: what was asked for, and
+    - `instead`: what to do if that is not available because the likelihood is not normal.
+    """
     if not isinstance(c, Conditioned) and not isinstance(c, type) and callable(c):
+        name = type(c).__name__
+        if hasattr(c, "latent") and quantity:
+            raise TypeError(f"{quantity} is not available for a {name}, whose likelihood is not normal: {instead}.")
         own = [f"c.{ask} for {what}" for name, ask, what in _ANSWERS if hasattr(c, name)]
         others = f" It has answers of its own: {', '.join(own)}." if own else ""
-        raise TypeError(f"a {type(c).__name__} predicts when it is called with new rows: write machine(x).{others}")
+        raise TypeError(f"a {name} predicts when it is called with new rows: write machine(x).{others}")
     if not isinstance(c, Conditioned):
         raise TypeError(
             f"expected a Conditioned, got {type(c).__name__}: condition first, c = kx.condition(fit.model, data)."
@@ -500,7 +536,7 @@ def extend(c: Any, x: Any, y: Any, *, noise: Any = None) -> Conditioned:
     A `Conditioned` on all rows, old and new, with the same numbers as conditioning again. The jitter does not change: if
     the new rows need more, the result is `not_positive_definite`.
     """
-    check_conditioned(c)
+    check_conditioned(c, "extend", "condition on all rows again")
     new = Data(x, y)
     if functionals_in(c.data.x):
         new = eqx.tree_at(lambda d: d.x, new, fitted_to(new.x, c.data.x))

@@ -361,3 +361,19 @@ def test_a_noise_that_differs_along_one_axis():
     # No task may be without noise.
     silent = kx.Model(kx.kernels.ICM(kx.RBF(), 3), noise=lambda row: jnp.where(row["task"] == 1, 0.0, 0.1))
     assert not bool(kx.condition(silent, data["grid"], kx.Kronecker(), throw=False).ok)
+
+
+@pytest.mark.parametrize("solver", [kx.Kronecker(), kx.CG(kx.Kronecker())])
+def test_many_grids_at_once_are_refused_with_a_remedy(solver):
+    grid = kx.Grid((np.linspace(0, 1, 4)[:, None], np.linspace(0, 2, 3)[:, None]))
+    model = kx.Model(kx.Select(kx.Matern32(), axis=0) * kx.Select(kx.Matern52(), axis=1), 0.1)
+    datasets = [kx.Data(grid, np.sin(np.arange(12.0)))]
+    message = r"Kronecker.*needs a kx.Grid, and functions of many datasets turn grids into rows.*for each grid"
+    with pytest.raises(TypeError, match=message):
+        kx.fit_many(model, datasets, solver=solver)
+    with pytest.raises(TypeError, match=message):
+        kx.fitting.condition_many(model, datasets, solver)
+    with pytest.raises(TypeError, match=message):
+        kx.predict_many(model, datasets, [grid], solver=solver)
+    with pytest.raises(TypeError, match=message):
+        kx.fitting.score_many(model, datasets, kx.loo_mse, solver=solver)

@@ -223,3 +223,52 @@ def test_refused_with_a_remedy(name):
     model, data, solver, message = REFUSED[name]
     with pytest.raises(TypeError, match=message):
         kx.condition(model, data, solver)
+
+
+@pytest.mark.parametrize("solver", [kx.StateSpace(), kx.Cholesky()])
+def test_components_and_draws_of_counts(solver):
+    """Those of the normal posterior around the mode, by NumPy."""
+    rng = np.random.default_rng(8)
+    t = np.sort(rng.uniform(0, 10, 30))
+    data = kx.Data(t[:, None], rng.poisson(np.exp(0.5 + np.sin(t))).astype(float))
+    new = np.array([-0.4, 2.0, 5.5, 11.0])
+    c = kx.condition(learners.LatentGP(1.5 * kx.Matern32(3.0) + kx.Constant(0.7), learners.Poisson()), data, solver)
+
+    def wave(a, b):
+        r = np.sqrt(3.0) * np.abs(a[:, None] - b) / 3.0
+        return 1.5 * (1.0 + r) * np.exp(-r)
+
+    inverse = np.linalg.inv(wave(t, t) + 0.7 + np.diag(np.exp(-c.values)))
+    alpha = inverse @ (c.values + np.exp(-c.values) * (data.y - np.exp(c.values)))
+    parts = kx.components(c, new[:, None])
+    for i, cross in enumerate((wave(new, t), np.full((4, 30), 0.7))):
+        np.testing.assert_allclose(parts.mean[i], cross @ alpha, atol=1e-8)
+        variance = (1.5, 0.7)[i] - np.sum(cross * (cross @ inverse), axis=1)
+        np.testing.assert_allclose(parts.variance[i], variance, atol=1e-8)
+    np.testing.assert_allclose(parts.rest, 0.0, atol=1e-10)
+
+    draws = kx.sample(c, new[:, None], key=jax.random.key(0), num_samples=4000)
+    cross = wave(new, t) + 0.7
+    covariance = wave(new, new) + 0.7 - cross @ inverse @ cross.T
+    np.testing.assert_allclose(np.mean(draws, axis=0), cross @ alpha, atol=5 * np.sqrt(np.diag(covariance).max() / 4000))
+    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.15 * np.diag(covariance).max())
+    with pytest.raises(ValueError, match="observations from the likelihood"):
+        kx.sample(c, new[:, None], key=jax.random.key(0), noisy=True)
+    empty = kx.condition(c.model, kx.Data(data.x, data.y, mask=np.zeros(30, bool)), solver, throw=False)
+    assert np.all(np.isnan(kx.sample(empty, new[:, None], key=jax.random.key(0))))
+    assert np.all(np.isnan(kx.components(empty, new[:, None]).mean))
+
+
+NOT_AVAILABLE = {
+    "extend": (lambda c: kx.extend(c, [[9.0]], [1.0]), "on all rows again"),
+    "a stream": (kx.posterior.stream, "on all rows again"),
+}
+
+
+def test_what_is_not_available_is_named():
+    c = kx.condition(learners.LatentGP(kx.Matern32(), learners.Poisson()), DATA, kx.StateSpace())
+    for name, (asked, remedy) in NOT_AVAILABLE.items():
+        with pytest.raises(TypeError, match=f"{name}.* is not available for a LaplaceGP.*{remedy}"):
+            asked(c)
+    with pytest.raises(TypeError, match=r"machine\.latent\(x\) for the mean and the variance"):
+        kx.predict(c, DATA.x)

@@ -166,3 +166,8 @@ def test_interval_fields():
         Mixture(weight=1.5)
     fitted = kx.fit(kx.Model(Mixture(), noise=0.1), DATA).model
     assert 0 < float(fitted.kernel.weight) < 1
+
+
+def test_messages_end_with_one_full_stop():
+    with pytest.raises(ValueError, match=r"SHO\.period must be finite and positive, got 0\.$"):
+        kx.kernels.SHO(0.0)

@@ -251,9 +251,41 @@ def test_what_a_stream_refuses():
         s.update(mixed[:1], np.zeros(1), noise=0.1)
     with pytest.raises(ValueError, match="targets of shape"):
         s.update(mixed[:1], np.zeros((1, 2)))
-    with pytest.raises(TypeError, match=r"RBF\(.*does not have"):
+    with pytest.raises(TypeError, match="which RBF does not have"):
         kx.posterior.stream(kx.condition(kx.Model(kx.RBF(), 0.1), kx.Data(X, Y)))
     # Under tracing nothing raises: what goes back in time is NaN, and so is what follows.
     after = jax.jit(lambda s, x: s.update(x, jnp.zeros(1)).predict(jnp.array([[9.0]])))(s, early)
     assert np.isnan(after.mean[0])
     assert after.result == kx.Result.nonfinite
+
+
+def test_a_stream_without_noise_needs_a_new_time_for_every_row():
+    t, kernel = np.arange(6.0), kx.Matern32(2.0)
+    c = kx.condition(kx.Model(kernel, 0.0), kx.Data(t[:, None], np.sin(t)), kx.StateSpace())
+    s = kx.posterior.stream(c)
+    for known, last in ((s, 5.0), (s.update([[5.3], [6.1]], [0.2, 0.1]), 6.1)):
+        for other in (0.0, 1.0):
+            again = known.update([[last]], [other])
+            assert kx.solvers.result_name(again.result) == "not_positive_definite"
+            after = again.update([[9.0]], [0.0]).predict([[10.0]])
+            assert kx.solvers.result_name(after.result) == "not_positive_definite"
+            assert np.isnan(after.mean[0])
+    # Steps may be tiny: what is new is then small, too.
+    tiny = s.update(5.0 + 1e-5 * np.arange(1.0, 6.0)[:, None], np.sin(5.0 + 1e-5 * np.arange(1.0, 6.0)))
+    assert tiny.result == kx.Result.successful
+    # With noise a time may be repeated.
+    noisy = kx.posterior.stream(kx.recondition(c, noise=0.1)).update([[5.0]], [1.0])
+    rows = kx.Data(np.append(t, 5.0)[:, None], np.append(np.sin(t), 1.0))
+    mean = kx.mean(kx.condition(kx.Model(kernel, 0.1), rows), [[7.0]])
+    np.testing.assert_allclose(noisy.predict([[7.0]]).mean, mean, atol=1e-10)
+
+
+def test_a_stream_starts_from_the_state_that_is_known(monkeypatch):
+    """The steps of all rows are those of the System: none are written out as matrices of the whole state."""
+    c = kx.condition(kx.Model(SUM, 0.2, trend=1), kx.Data(X, Y), kx.StateSpace())
+    expected = kx.predict(c, AHEAD)
+    monkeypatch.setattr("kernax.posterior._stream._steps", None)
+    s = kx.posterior.stream(c)
+    monkeypatch.undo()
+    np.testing.assert_allclose(s.predict(AHEAD).mean, expected.mean, atol=1e-10)
+    np.testing.assert_allclose(s.predict(AHEAD).variance, expected.variance, atol=1e-10)

@@ -18,11 +18,11 @@ from kernax.fitting._ask_block import asked
 from kernax.fitting._conditioned_many import ConditionedMany
 from kernax.fitting._engine import check_executor, windows_for
 from kernax.fitting._fits import as_result
-from kernax.fitting._models import Models, check_groups, check_names
+from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows
-from kernax.solvers import AbstractSolver, Cholesky, is_usable
+from kernax.solvers import AbstractSolver, is_usable
 
 
 def condition_many(
@@ -49,10 +49,11 @@ def condition_many(
 
     A `ConditionedMany`.
     """
+    solver = solver_for_many(solver)
     own_models, every = _matched(models, datasets, executor)
     by_rows: dict[int, list[tuple[np.ndarray, Any]]] = {}
     with many_bar(progress, len(every), "condition_many") as show:
-        parts, missing = asked(_condition_lane, own_models, every, (solver or Cholesky(),), executor, show=show)
+        parts, missing = asked(_condition_lane, own_models, every, (solver,), executor, show=show)
     for numbers, part, _ in parts:
         by_rows.setdefault(part.data.mask.shape[1], []).append((numbers, part))
     batches = []
@@ -91,6 +92,7 @@ def predict_many(
 
     A list of `Prediction`. Without a usable model or without data the answers are NaN, and `result` says why.
     """
+    solver = solver_for_many(solver)
     own_models, every = _matched(models, datasets, executor)
     points = _points(x, every)
     check_groups(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
@@ -103,7 +105,7 @@ def predict_many(
                 own = [points[data.number] for data in some]
                 return stacked_rows(own, new_rows), np.array([new_rows - num_rows(rows) for rows in own])
 
-            settings = (solver or Cholesky(), noisy)
+            settings = (solver, noisy)
             parts, missing = asked(_predict_lane, own_models, members, settings, executor, given, new_rows, show)
             for number, why in missing.items():
                 answers[number] = _no_prediction(counts[number], every[number].y, why)
@@ -139,9 +141,10 @@ def score_many(
 
     A NumPy array in the order of the datasets; NaN without a usable model or without data.
     """
+    solver = solver_for_many(solver)
     own_models, every = _matched(models, datasets, executor)
     scores = np.full(len(every), np.nan, own_models.dtype)
-    settings = (quantity, solver or Cholesky())
+    settings = (quantity, solver)
     with many_bar(progress, len(every), "score_many") as show:
         parts, _ = asked(_score_lane, own_models, every, settings, executor, show=show)
     for numbers, values, _ in parts:

@@ -20,7 +20,7 @@ from kernax.fitting._engine import check_executor, run_blocks, windows_for
 from kernax.fitting._fit_block import FitWork
 from kernax.fitting._fits import Fits, Settings
 from kernax.fitting._identity import identified
-from kernax.fitting._models import Models, check_groups, check_names
+from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._problem import Objective
 from kernax.fitting._request import Request
@@ -28,7 +28,7 @@ from kernax.fitting._shared import fit_shared
 from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel
 from kernax.selection import negative_log_marginal_likelihood
-from kernax.solvers import AbstractSolver, Cholesky
+from kernax.solvers import AbstractSolver
 
 _MATRICES = 10
 """How many temporary matrices of an evaluation are alive at the same time, at the most."""
@@ -76,7 +76,7 @@ def fit_many(
     - `objective`: a function of a `Conditioned` that returns the scalar to minimise, as in `fit`; the negative log marginal
       likelihood by default.
     - `optimiser`: any optax optimiser; L-BFGS if `None`.
-    - `solver`: how to condition; `kx.Cholesky()` if `None`.
+    - `solver`: how to condition; `kx.Cholesky()` if `None`. Grids become rows, so `kx.Kronecker()` is refused.
     - `max_steps`: the maximum number of evaluations of each fit. The history of each fit is not kept.
     - `gradient_tolerance`: the largest component that the gradient may have at convergence. The default is that of `fit`.
     - `value_tolerance`: the gain from another step below which a fit has converged. The default is that of `fit`.
@@ -115,7 +115,7 @@ def fit_many(
     `Fits`, in the order of the datasets; a `Fit` with `shared=True`.
     """
     models = Models.of(model)
-    solver = Cholesky() if solver is None else solver
+    solver = solver_for_many(solver)
     request = Request(
         objective=objective,
         optimiser=optimiser,

@@ -15,6 +15,7 @@ from kernax.fitting._fits import Fits
 from kernax.fitting._fitted import Fit
 from kernax.model import AbstractModel, check_known
 from kernax.noises import check_noise
+from kernax.solvers import AbstractSolver, Cholesky
 
 
 class Models(NamedTuple):
@@ -128,3 +129,13 @@ def _form(model: AbstractModel) -> Any:
     arrays, rest = eqx.partition(model, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     return [leaf.shape for leaf in leaves], structure, jax.tree.flatten(rest)
+
+
+def solver_for_many(solver: Any) -> AbstractSolver:
+    """The solver of many datasets, `Cholesky()` by default. Raises `TypeError` if it needs a grid."""
+    if isinstance(solver, AbstractSolver) and solver.needs_grid:
+        raise TypeError(
+            f"{solver!r} needs a kx.Grid, and functions of many datasets turn grids into rows, which they pad to common "
+            "shapes: call kx.fit or kx.condition for each grid, which compiles each shape once, or use another solver."
+        )
+    return Cholesky() if solver is None else solver

@@ -40,6 +40,7 @@ from kernax.learners._smooth_machine import (
 )
 from kernax.learners._stationarity import Curvature, DataTerm, Task, curvature
 from kernax.learners._votes import sign
+from kernax.model import Conditioned, Model
 from kernax.posterior import Interval, rows_like
 from kernax.rows import Rows
 from kernax.selection import log_marginal_likelihood
@@ -179,6 +180,15 @@ class LaplaceGP(AbstractExpansion):
         A `Latent(mean, variance)` of two arrays `(m,)`.
         """
         return _latent(self, rows_like(self.model, self.data, x))
+
+    def as_regression(self) -> Conditioned:
+        """The regression with the same posterior of f: targets `f + W⁻¹α` at the mode, and noise `W⁻¹` in each row."""
+        noise = self.system.noise
+        targets = self.data.zero_where_masked(self.values + noise * self.coefficients)
+        result = Result.where(jnp.isfinite(self.intercept), self.solution.result, self.result)
+        solution = self.solution._replace(result=result)
+        data = eqx.tree_at(lambda d: d.y, self.data, targets)
+        return Conditioned(Model(self.model.kernel, noise), data, self.system, targets, solution, self.solver)
 
     def _sum(self, x):
         return self.system.mean(x, self.solution)

@@ -174,7 +174,7 @@ class Parametrised(eqx.Module):
                 raise ValueError(f"{name} must be one number, got shape {value.shape}.")
             fault = bijector.fault(np.asarray(value)) if is_concrete(value) else None
             if fault is not None:
-                raise ValueError(f"{name} must be {fault}, got {_shown(value)}.")
+                raise ValueError(f"{name} must be {fault}, got {_shown(value).removesuffix('.')}.")
 
     def __repr__(self):
         parts = []

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from kernax._programs import compiled
 from kernax.kernels import AbstractKernel
 from kernax.means import mean_values
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned, check_conditioned, of_function
 from kernax.posterior._new_rows import new_rows
 from kernax.rows import Rows, take
 from kernax.solvers import offered
@@ -53,6 +53,7 @@ def components(c: Any, x: Any) -> SumComponents:
 
     A `SumComponents` with `names`, `mean`, `variance` and `rest`; the means and `rest` add up to the posterior mean.
     """
+    c = of_function(c)
     check_conditioned(c)
     names = tuple(repr(part) for part in c.model.kernel.summands())
     return SumComponents(names, *_components(c, new_rows(c, x), _owners(c.model.kernel, c.system.num_free, c.data.x)))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from kernax._arrays import check_finite, matmul
 from kernax._programs import compiled
 from kernax.grams import gram_of
-from kernax.model import Conditioned, Model, check_known
+from kernax.model import Conditioned, Model, check_known, of_function
 from kernax.noises import noise_at
 from kernax.parameters import as_dtype
 from kernax.posterior._new_rows import new_rows
@@ -20,7 +20,7 @@ from kernax.solvers import AbstractSolver, draw_root
 
 
 def sample(
-    source: Model | Conditioned,
+    source: Any,
     x: Any,
     *,
     key: Key[Array, ""],
@@ -38,7 +38,7 @@ def sample(
 
     **Arguments:**
 
-    - `source`: a model, or a model conditioned on data.
+    - `source`: a model, or a model conditioned on data. Of a conditioned `LatentGP`, its f is drawn.
     - `x`: inputs at which to draw, `(m, d)`, or a `kx.Grid`.
     - `key`: a JAX random key.
     - `num_samples`: how many functions to draw.
@@ -63,6 +63,9 @@ def sample(
         return _draw_prior(source, x, key, num_samples, noisy, solver)
     if solver is not None:
         raise ValueError("solver= is for drawing from a model; a Conditioned draws with its own solver: leave it out.")
+    source, given = of_function(source), source
+    if noisy and source is not given:
+        raise ValueError("noisy=True is for normal noise: draw f, and then observations from the likelihood, given f.")
     level, rows = mean(source, x), new_rows(source, x)
     if isinstance(x, Grid) and isinstance(source.data.x, Grid):
         rows = as_row_dtype(x, source.data.dtype)

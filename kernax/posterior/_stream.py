@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 from kernax._arrays import is_concrete, matmul
 from kernax._programs import compiled
 from kernax.data import Data, refuse_gaps
+from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel, AbstractTrend
 from kernax.means import mean_values
 from kernax.model import Conditioned, Model, check_conditioned, trend_of
@@ -24,7 +25,8 @@ from kernax.noises import is_per_row, noise_at
 from kernax.posterior._new_rows import rows_like
 from kernax.posterior._predict import Prediction
 from kernax.rows import Rows, map_rows, num_rows, take
-from kernax.solvers import Result, solve_definite
+from kernax.solvers import Result, StateSpace, is_usable, solve_definite, worse
+from kernax.solvers._chain import ROUNDINGS
 from kernax.solvers._state_space import arranged
 from kernax.solvers._steps import dense
 
@@ -44,6 +46,11 @@ class Streamed(eqx.Module):
     """The mean of the state given all rows so far, for each output."""
     covariance: Float[Array, "j j"]
     """The covariance of the state given all rows so far."""
+    change: Float[Array, " j"]
+    """How the last row changed the state, if what was new in it was one standard deviation."""
+    result: Any
+    """How the computation ended, a member of [`kernax.Result`][]: `not_positive_definite` after a row without noise that has
+    the time of the row before. All predictions are then NaN."""
 
     @property
     def time(self) -> Float[Array, ""]:
@@ -109,7 +116,7 @@ def stream(c: Any) -> Streamed:
     A `Streamed`. `s = s.update(x, y)` adds rows, and `s.predict(x)` predicts times at the end or later. Both can be used
     inside `jax.jit` and `jax.lax.scan`.
     """
-    check_conditioned(c)
+    check_conditioned(c, "a stream", "condition on all rows again, which takes O(n) with kx.StateSpace()")
     refuse_gaps(c.data, "a stream")
     return _stream(c)
 
@@ -141,11 +148,6 @@ def _steps(kernel: AbstractKernel, trend: AbstractTrend | None, x: Rows, lengths
     )
 
 
-def _start(kernel: AbstractKernel, x: Rows, dtype: Any) -> Float[Array, "j j"]:
-    """The covariance of the state without data."""
-    return dense(arranged(kernel, x).start(dtype))
-
-
 def _times_of(kernel: AbstractKernel, x: Rows, dtype: Any) -> Float[Array, " m"]:
     return arranged(kernel, x).times(x, dtype)
 
@@ -157,52 +159,48 @@ def _beside(first: Float[Array, "m j j"], second: Float[Array, "m q q"]) -> Floa
 
 
 def _filtered(
-    mean: Float[Array, "j p"],
-    covariance: Float[Array, "j j"],
-    steps: _Steps,
-    y: Float[Array, "m p"],
-    noise: Float[Array, " m"],
-    live: Bool[Array, " m"],
-) -> tuple[tuple[Array, Array], tuple[Float[Array, "m p"], Float[Array, " m"]]]:
-    """The state after the last row; what is new in each row, and one over its variance (0 in masked rows)."""
+    s: Streamed, steps: _Steps, y: Float[Array, "m p"], noise: Float[Array, " m"], live: Bool[Array, " m"]
+) -> tuple[Array, Array, Array, Bool[Array, ""]]:
+    """Mean and covariance of the state after these rows, the change by the last one, and whether all rows are new."""
 
-    def step(carry: tuple[Array, Array], row: Any) -> Any:
-        (mean, covariance), ((move, shock, seen), y, noise, live) = carry, row
-        mean, covariance = matmul(move, mean), matmul(matmul(move, covariance), move.T) + shock
+    def step(carry: tuple[Array, Array, Array], row: Any) -> Any:
+        (mean, covariance, change), ((move, shock, seen), y, noise, live) = carry, row
+        mean, covariance, change = matmul(move, mean), matmul(matmul(move, covariance), move.T) + shock, matmul(move, change)
         common = matmul(covariance, seen)
         spread = jnp.sum(seen * common) + noise
-        # Without noise, a time that is there twice has nothing new.
-        precision = jnp.where(live & (spread != 0), 1.0 / jnp.where(spread != 0, spread, 1.0), 0.0)
-        new = jnp.where(live, y - matmul(seen, mean), 0.0)
-        mean = mean + precision * common[:, None] * new
-        return (mean, covariance - precision * common[:, None] * common[None, :]), (new, precision)
+        # Without noise, a time that is there twice has nothing new: what is left are roundings of the row before.
+        is_new = ~(spread <= ROUNDINGS * jnp.finfo(spread.dtype).eps * jnp.sum(seen * change) ** 2)
+        precision = jnp.where(live & is_new, 1.0 / jnp.where(is_new, spread, 1.0), 0.0)
+        mean = mean + precision * common[:, None] * (y - matmul(seen, mean))
+        change = jnp.where(live, jnp.sqrt(precision) * common, change)
+        return (mean, covariance - precision * common[:, None] * common[None, :], change), is_new | ~live
 
-    return jax.lax.scan(step, (mean, covariance), (steps, y, noise, live))
+    start = (s.mean, s.covariance, s.change)
+    (mean, covariance, change), is_new = jax.lax.scan(step, start, (steps, y, noise, live))
+    return mean, covariance, change, jnp.all(is_new)
 
 
 @compiled
 def _stream(c: Conditioned) -> Streamed:
-    data, kernel, x = c.data, c.system.gram.kernel, take(c.data.x)
-    times = _times_of(kernel, x, data.dtype)
-    order = jnp.argsort(jnp.where(data.mask, times, jnp.inf))
-    live = data.mask[order]
-    at = jnp.maximum(jnp.sum(live) - 1, 0)
-    # Masked rows come last, at the time of the last row that counts.
-    times = jnp.where(live, times[order], times[order[at]])
-    steps = _steps(kernel, None, take(x, order), jnp.diff(times, prepend=times[:1]))
+    data = c.data
     trend = trend_of(c.model)
-    trend = None if trend is None else trend.scaled(x, data.mask)
-    basis = jnp.zeros((data.n, 0), data.dtype) if trend is None else trend(x).astype(data.dtype)
-    columns = jnp.concatenate([c.residual.reshape(data.n, -1), basis], axis=1)[order]
-    noise = jnp.broadcast_to(c.system.noise, (data.n,))[order]
-    start = _start(kernel, x, data.dtype)
-    nothing = jnp.zeros((start.shape[0], columns.shape[1]), data.dtype)
-    (mean, covariance), (new, precision) = _filtered(nothing, start, steps, columns, noise, live)
+    trend = None if trend is None else trend.scaled(take(data.x), data.mask)
+    basis = jnp.zeros((data.n, 0), data.dtype) if trend is None else trend(take(data.x)).astype(data.dtype)
+    columns = jnp.concatenate([c.residual.reshape(data.n, -1), basis], axis=1)
+    columns = jnp.where(data.mask[:, None], columns, 0.0)
+    system, end = c.system, c.system.ending(columns)
+    if end is None:
+        system = StateSpace().prepare(gram_of(c.system.gram.kernel, data.x, data.mask), c.system.noise)
+        end = system.ending(columns)
+        assert end is not None
+    mean, covariance, change = end.mean, end.covariance, end.change
     if trend is not None:
-        mean, covariance = _with_free(mean, covariance, new, precision, basis.shape[1])
-    last = Data(take(x, order[at][None]), data.y[order[at]][None])
-    mean, covariance = (jnp.where(c.ok, part, jnp.nan) for part in (mean, covariance))
-    return Streamed(c.model, kernel, trend, last, mean, covariance)
+        mean, covariance = _with_free(mean, covariance, end.new, end.precision, basis.shape[1])
+        change = jnp.concatenate([change, jnp.zeros(basis.shape[1], change.dtype)])
+    last = Data(take(data.x, end.row[None]), data.y[end.row[None]])
+    result = worse(c.result, system.result)
+    mean, covariance = (jnp.where(is_usable(result), part, jnp.nan) for part in (mean, covariance))
+    return Streamed(c.model, system.gram.kernel, trend, last, mean, covariance, change, result)
 
 
 def _with_free(
@@ -231,9 +229,11 @@ def _updated(s: Streamed, new: Data, noise: Array | None) -> Streamed:
     noise = noise_at(s.model.noise, new.x, s.last.dtype) if noise is None else noise
     residual = (new.y - mean_values(s.model.mean, new.x, new.y)).reshape(new.n, -1)
     noise = jnp.broadcast_to(noise, (new.n,))
-    (mean, covariance), _ = _filtered(s.mean, s.covariance, steps, residual, noise, new.mask)
+    mean, covariance, change, is_new = _filtered(s, steps, residual, noise, new.mask)
     last = Data(take(new.x, slice(-1, None)), new.y[-1:])
-    return dataclasses.replace(s, last=last, mean=mean, covariance=covariance)
+    result = worse(s.result, Result.where(is_new, Result.successful, Result.not_positive_definite))
+    mean, covariance = (jnp.where(is_usable(result), part, jnp.nan) for part in (mean, covariance))
+    return dataclasses.replace(s, last=last, mean=mean, covariance=covariance, change=change, result=result)
 
 
 @compiled
@@ -252,7 +252,8 @@ def _predicted(s: Streamed, x: Rows, noisy: bool) -> Prediction:
         variance = variance + noise_at(s.model.noise, x, variance.dtype)
     mean = mean + mean_values(s.model.mean, x, mean)
     finite = jnp.all(jnp.isfinite(mean)) & jnp.all(jnp.isfinite(variance))
-    return Prediction(mean, variance, clamped, Result.where(finite, Result.successful, Result.nonfinite))
+    result = worse(s.result, Result.where(finite, Result.successful, Result.nonfinite))
+    return Prediction(mean, variance, clamped, result)
 
 
 def _check_order(s: Streamed, x: Rows, *, in_order: bool) -> None:

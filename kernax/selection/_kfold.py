@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, check_conditioned, settled
+from kernax.model import LEARN_AGAIN, Conditioned, check_conditioned, settled
 from kernax.rows import take
 from kernax.solvers import AbstractSystem, solve_definite
 
@@ -50,7 +50,11 @@ def kfold_residuals(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | No
     An array in the shape of y; 0 where the data is masked. NaN in a fold whose removal leaves too few rows: none, or fewer
     than a trend needs.
     """
-    check_conditioned(c)
+    check_conditioned(
+        c,
+        "k-fold cross-validation of squared errors",
+        LEARN_AGAIN,
+    )
     return _scattered(c, as_folds(folds, c.data, key))
 
 
@@ -75,7 +79,11 @@ def fold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = No
 
     One number for each fold; NaN for a fold without rows.
     """
-    check_conditioned(c)
+    check_conditioned(
+        c,
+        "k-fold cross-validation of squared errors",
+        LEARN_AGAIN,
+    )
     return _fold_mse(c, as_folds(folds, c.data, key))
 
 
@@ -100,7 +108,11 @@ def kfold_mse(c: Conditioned, folds: Any = 10, *, key: Key[Array, ""] | None = N
 
     One number.
     """
-    check_conditioned(c)
+    check_conditioned(
+        c,
+        "k-fold cross-validation of squared errors",
+        LEARN_AGAIN,
+    )
     table = as_folds(folds, c.data, key)
     return mean_over_folds(_fold_mse(c, table), table)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._programs import compiled
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import LEARN_AGAIN, Conditioned, check_conditioned
 from kernax.posterior import normal_negative_log_density
 from kernax.solvers import offered
 
@@ -108,7 +108,7 @@ def offers_left_out(c: Conditioned) -> bool:
 
 def inverse_diagonal(c: Conditioned, quantity: str) -> Float[Array, "n *p"]:
     """`diag(K̃⁻¹)`, or an error that names a solver that offers it."""
-    check_conditioned(c)
+    check_conditioned(c, quantity, LEARN_AGAIN)
     return offered(c.system.inverse_diagonal(), c.solver, quantity, "the diagonal of the inverse")
 
 

@@ -133,7 +133,7 @@ def increasing_ridges(c: Conditioned, ridges: Float[Array, " l"] | None) -> Floa
 
 def check_one_noise(c: Any) -> None:
     """Raise unless `c` is a model conditioned with one noise for all rows, which can be moved to another."""
-    check_conditioned(c)
+    check_conditioned(c, "a ridge path", "fit the kernel and the likelihood with kx.fit")
     if c.system.noise.ndim > 0:
         raise ValueError("a ridge path needs one noise for all rows; this model has one per row.")
 

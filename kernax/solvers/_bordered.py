@@ -142,6 +142,9 @@ class Bordered(AbstractSystem):
         free = self._of_moments(jnp.eye(self.num_free, dtype=some.dtype))
         return self._or_nan(entries - matmul(matmul(some, free), jnp.swapaxes(some, 1, 2)))
 
+    def ending(self, columns):
+        return self.inner.ending(columns)
+
     def shifted(self, noise):
         inner = self.inner.shifted(noise)
         return None if inner is None else _wrapped(inner, self.trend, self.scale, self.basis)

@@ -229,6 +229,10 @@ class CG(AbstractSolver):
         del part
         return eqx.tree_at(lambda s: s.preconditioner, self, self.preconditioner.settled(gram))
 
+    @property
+    def needs_grid(self):
+        return self.preconditioner.needs_grid
+
     def check(self, x, mask):
         if self.preconditioner.needs_every_row:
             self.preconditioner.check(x, jnp.ones_like(mask))

@@ -1,6 +1,7 @@
 """Markov kernels of one column: exact and O(n), by Kalman filtering and smoothing over the rows in the order of time."""
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from kernax.grams import AbstractGram, masked
-from kernax.kernels import AbstractKernel, MarkovProcess
+from kernax.kernels import AbstractKernel, MarkovProcess, Matern, White
 from kernax.kernels._anchored import started_at
 from kernax.kernels._markov import product
 from kernax.rows import Rows, map_rows, take
@@ -21,7 +22,7 @@ from kernax.solvers._chain import Chain, Filtered
 from kernax.solvers._paths import path_draws
 from kernax.solvers._result import Result
 from kernax.solvers._steps import Arranged, Steps, by_block, dense
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
+from kernax.solvers._system import AbstractSolver, AbstractSystem, Ending, Evidence, Solution, is_usable
 
 _LEFT_OUT = 0.01
 """The variance that the state space leaves out of all rows, in units of their noise, up to which it counts as small."""
@@ -46,11 +47,26 @@ class StateSpace(AbstractSolver):
     | `CubicSpline`, `ThinPlate(order)` of one column | 2, order |
     | `Periodic` of one column, by its first `harmonics` | 1 + 2 · harmonics |
     | `Constant`, `Linear`, `Polynomial`, `Cosine`, `FeatureMap` of any columns | 1 for each feature |
+    | `kx.kernels.Coregion` of p labels; `ICM`, `LCM` of a kernel with J numbers | p + rank; (p + rank) J |
 
-    No jitter is added: with noise 0, rows with equal times are reported as `not_positive_definite`. If the variance that the
-    harmonics of `Periodic` leave out, summed over the rows in units of their noise, exceeds 0.01, there is no answer, and
+    No jitter is added. If the noise is less than 2e-10 of the prior variance (5e-5 in float32), the pass forward is computed
+    with twice the digits, so noise 0 works with steps of 1e-5 lengthscales. Rows that add nothing but rounding errors are
+    reported as `not_positive_definite`: equal times, steps that are too small, more rows than features. If the harmonics of
+    `Periodic` leave out a variance that, summed over the rows in units of their noise, exceeds 0.01, there is no answer, and
     the result is `too_few_harmonics`.
     """
+
+    def check_equal_rows(self, number, noise, num_free):
+        if num_free > 1:
+            raise ValueError(
+                f"all {number} rows are equal, and a spline or trend leaves {num_free} functions free, which need as many "
+                "different times: give rows at other times, or use another kernel or trend."
+            )
+        if noise is not None and not np.any(noise):
+            raise ValueError(
+                f"all {number} rows are equal, and the noise is 0, so that the kernel matrix is singular: give the model a "
+                "noise, or rows at other times."
+            )
 
     def prepare(self, gram, noise):
         return _prepared(*_chain_gram(gram, noise.dtype), noise)
@@ -184,6 +200,13 @@ class StateSpaceSystem(AbstractSystem):
         gram = dataclasses.replace(self.gram, mask=counts, chain=chain)
         return _prepared(gram, self.result != Result.nonfinite, self.noise)
 
+    def ending(self, columns):
+        chain, filtered = self.gram.chain, self.filtered
+        passes = chains.run_passes(chain, filtered, chain.sorted(columns))
+        last = jnp.maximum(jnp.sum(chain.live) - 1, 0)
+        change = filtered.gain[last] * jnp.sqrt(filtered.spread[last])
+        return Ending(chain.order[last], passes.last, filtered.last, change, passes.new, filtered.precision)
+
     def appended(self, gram, noise):
         return _prepared(*_chain_gram(gram, noise.dtype), noise)
 
@@ -251,16 +274,31 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
     if process is None:
         part = _part_without(kernel)
         raise TypeError(
-            f"StateSpace() needs a kernel with a state space, which {part!r} does not have{_reason(part)}: use "
-            "kx.Cholesky() or kx.CG(). These kernels have one: Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, "
-            "CubicSpline and ThinPlate of one column; Constant, Linear, Polynomial, Cosine and FeatureMap of any columns; "
-            "and sums, products and multiples of them, if all parts that depend on time use the same column."
+            f"StateSpace() needs a kernel with a state space, which {_name(part)} does not have{_reason(part)}: use "
+            "kx.Cholesky() or kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline "
+            "and ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; of labels, "
+            "kx.kernels.Coregion, ICM and LCM; and so have sums, products and multiples of them if all parts that depend on "
+            "time use the same column."
         )
     return process
 
 
+def _name(kernel: AbstractKernel) -> str:
+    """A kernel without its parameters, which are not known under tracing: `RBF`, `Matern32 ** 2`."""
+    text = re.sub(r"\([^()]*=\w+\[[^()]*\]\)", "", repr(kernel))
+    return re.sub(r"(?<!\w)\((\w+)\)", r"\1", text)
+
+
+_INSTEAD = {
+    White: "instead of White, use the model's noise, kx.Model(kernel, noise=…)",
+    Matern: "of this family, kx.Matern12, kx.Matern32 and kx.Matern52 have one",
+}
+
+
 def _reason(kernel: AbstractKernel) -> str:
-    """Why a kernel that may have a state space has none."""
+    """Why a kernel that may have a state space has none, or which one to use in its place."""
+    if type(kernel) in _INSTEAD:
+        return f" ({_INSTEAD[type(kernel)]})"
     if type(kernel).state_space is AbstractKernel.state_space:
         return ""
     sizes = {name: getattr(kernel, name).size for name in ("lengthscale", "period") if hasattr(kernel, name)}

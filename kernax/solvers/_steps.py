@@ -59,7 +59,11 @@ class Steps(eqx.Module):
 
     def ahead(self, held: Float[Array, "j j"]) -> Float[Array, "j j"]:
         """`M P Mᵀ + Q`: the covariance of the state after the step."""
-        return self._from_the_right(lambda move, c: move[:, :, c], self.forth(held)) + dense(self.shocks)
+        return self.moved(held) + dense(self.shocks)
+
+    def moved(self, held: Float[Array, "j j"]) -> Float[Array, "j j"]:
+        """`M P Mᵀ`."""
+        return self._from_the_right(lambda move, c: move[:, :, c], self.forth(held))
 
     def behind(self, information: Float[Array, "j j"]) -> Float[Array, "j j"]:
         """`Mᵀ N M`."""

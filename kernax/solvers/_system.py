@@ -56,6 +56,23 @@ class Evidence(NamedTuple):
     """The standard error of `logdet` if it is estimated by random probes, in its shape; otherwise 0."""
 
 
+class Ending(NamedTuple):
+    """A series after its last row. Rows are in the order of time."""
+
+    row: Int[Array, ""]
+    """The place of the last row in the data."""
+    mean: Float[Array, "j c"]
+    """The mean of the state given all rows, for each column."""
+    covariance: Float[Array, "j j"]
+    """The covariance of the state given all rows."""
+    change: Float[Array, " j"]
+    """How the last row changed the state, if what was new in it was one standard deviation."""
+    new: Float[Array, "n c"]
+    """What was new in each row."""
+    precision: Float[Array, " n"]
+    """One over its variance; 0 in masked rows."""
+
+
 class AbstractSystem(eqx.Module):
     """Base class of prepared systems `A = K + noise·I`. The docstring of the module lists what holds for every System."""
 
@@ -163,6 +180,11 @@ class AbstractSystem(eqx.Module):
         A System; `None` if there is no faster way than to prepare it again.
         """
         del mask
+        return None
+
+    def ending(self, columns: Float[Array, "n c"]) -> "Ending | None":
+        """The state of a series after its last row, for columns that are 0 in masked rows."""
+        del columns
         return None
 
     def appended(self, gram: AbstractGram, noise: Float[Array, "*n"]) -> "AbstractSystem | None":
@@ -551,6 +573,17 @@ class AbstractSolver(eqx.Module):
         """
         del x, mask
 
+    def check_equal_rows(self, number: int, noise: Any, num_free: int) -> None:
+        """Raise if data that consist of equal rows cannot be solved.
+
+        **Arguments:**
+
+        - `number`: rows that count; at least 2.
+        - `noise`: the noise, as one number or an array; `None` if it is a function, or traced.
+        - `num_free`: how many functions the model leaves free.
+        """
+        del number, noise, num_free
+
     def bytes_needed(self, n: int, itemsize: int, *, gradient: bool = False) -> int | None:
         """The least memory that conditioning on n rows takes, in bytes, if it grows with n²; `None` for other solvers.
 
@@ -590,6 +623,11 @@ class AbstractSolver(eqx.Module):
 
     matrix_of_each_axis: ClassVar[bool] = False
     """Whether its matrices are those of the axes of a grid. `bytes_needed` is then asked for the longest axis."""
+
+    @property
+    def needs_grid(self) -> bool:
+        """Whether the rows must be a `kx.Grid`. Batches pad datasets with rows, and so turn grids into rows."""
+        return self.needs_every_row
 
     num_refreshes: ClassVar[int] = 0
     """How many times `fit` repeats the data-dependent choices, with the parameters reached by then."""
@@ -734,7 +772,8 @@ def offered(answer: Any, solver: Any, quantity: str, what: str) -> Any:
     The result. Raises `TypeError` if it is `None`.
     """
     if answer is None:
+        remedy = _OFFERS[what].replace("Kronecker", "Kronecker if every cell counts") if solver.needs_grid else _OFFERS[what]
         raise TypeError(
-            f"{quantity} needs {what}, which {type(solver).__name__} does not offer here: condition with {_OFFERS[what]}."
+            f"{quantity} needs {what}, which {type(solver).__name__} does not offer here: condition with {remedy}."
         )
     return answer
