@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from kernax._arrays import as_floats, matmul, whole_number
 from kernax._labels import as_labels, check_labels, known_labels, labels_at
@@ -84,9 +84,9 @@ class Coregion(AbstractKernel):
 
     def gram(self, x, z):
         # By products with 0 and 1, which are exact. The derivative of an entry of a matrix at n² places is a slow sum.
-        left, known = self._indicators(x)
-        right, z_known = (left, known) if z is None else self._indicators(z)
-        return jnp.where(known[:, None] & z_known, matmul(matmul(left, self.matrix()), right.T), jnp.nan)
+        left = self._indicators(x)
+        right = left if z is None else self._indicators(z)
+        return matmul(matmul(left, self.matrix()), right.T)
 
     def diag(self, x):
         tasks, known = self._places(x)
@@ -123,9 +123,9 @@ class Coregion(AbstractKernel):
         """Tasks, and which are known. A task that does not exist has the kernel NaN, not that of another one."""
         return known_labels(self._tasks(x), self.number)
 
-    def _indicators(self, x: Any) -> tuple[Float[Array, "n tasks"], Bool[Array, " n"]]:
+    def _indicators(self, x: Any) -> Float[Array, "n tasks"]:
         tasks, known = self._places(x)
-        return jax.nn.one_hot(tasks, self.number, dtype=self.variances.dtype), known
+        return jnp.where(known[:, None], jax.nn.one_hot(tasks, self.number, dtype=self.variances.dtype), jnp.nan)
 
     @property
     def _name(self) -> str:
