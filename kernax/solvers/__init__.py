@@ -14,6 +14,7 @@ from kernax.solvers._cholesky import (
 )
 from kernax.solvers._eigh import Eigh, EighSystem
 from kernax.solvers._kronecker import Kronecker, KroneckerSystem, WhitenedSystem
+from kernax.solvers._largest_eigenvalue import largest_eigenvalue, power_iteration
 from kernax.solvers._least_squares import ColumnFactor, factorise_columns, solve_saddle_point
 from kernax.solvers._low_rank import LowRank, LowRankSystem
 from kernax.solvers._memory import available_memory
@@ -29,20 +30,10 @@ from kernax.solvers._result import (
     result_text,
     throw_unless,
 )
+from kernax.solvers._solver import AbstractSolver, offered
 from kernax.solvers._state_space import StateSpace, StateSpaceSystem
 from kernax.solvers._suggest import SlowSolverWarning, Suggestion, as_code, check_memory, suggest_solver, warn_if_slow
-from kernax.solvers._system import (
-    AbstractSolver,
-    AbstractSystem,
-    Evidence,
-    Solution,
-    is_usable,
-    largest_eigenvalue,
-    offered,
-    power_iteration,
-    worse,
-    worst,
-)
+from kernax.solvers._system import AbstractSystem, Evidence, Solution, is_usable, worse, worst
 from kernax.solvers._vecchia import Vecchia, VecchiaSystem
 
 __all__ = [

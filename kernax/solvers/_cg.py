@@ -30,7 +30,8 @@ from kernax.solvers._missing_cells import without_cells
 from kernax.solvers._pathwise import prior_draws
 from kernax.solvers._preconditioner import Preconditioner
 from kernax.solvers._result import Result
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable
+from kernax.solvers._solver import AbstractSolver
+from kernax.solvers._system import AbstractSystem, Evidence, Solution, is_usable
 
 _STORED = 2**31
 """Bytes up to which K is stored if the user does not say: 16,384 rows in float64, 23,170 in float32."""

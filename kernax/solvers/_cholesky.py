@@ -14,7 +14,8 @@ from kernax.solvers import _derivatives as derivatives
 from kernax.solvers import _raw
 from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level, status
 from kernax.solvers._result import Result
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_usable
+from kernax.solvers._solver import AbstractSolver
+from kernax.solvers._system import AbstractSystem, Solution, is_usable
 
 
 class RawCholesky(derivatives.AbstractRaw):

@@ -23,7 +23,8 @@ from kernax.solvers import _spectral as spectral
 from kernax.solvers._cholesky import draw_root
 from kernax.solvers._eigh import Outlook
 from kernax.solvers._result import Result
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Solution, is_usable
+from kernax.solvers._solver import AbstractSolver
+from kernax.solvers._system import AbstractSystem, Solution, is_usable
 
 
 class KroneckerSystem(AbstractSystem):

@@ -27,7 +27,8 @@ from kernax.solvers._features import Asked, InducingFeatures, Known, features_of
 from kernax.solvers._jitter import diagonal, jitter_ladder, mean_diagonal, rounding_level
 from kernax.solvers._pivots import pivots
 from kernax.solvers._result import Result
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution, is_usable, worse
+from kernax.solvers._solver import AbstractSolver
+from kernax.solvers._system import AbstractSystem, Evidence, Solution, is_usable, worse
 
 
 class LowRankSystem(AbstractSystem):

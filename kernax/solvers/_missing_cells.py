@@ -37,8 +37,9 @@ from kernax.rows import Rows
 from kernax.solvers import _derivatives as derivatives
 from kernax.solvers._conjugate_gradients import Run, conjugate_gradients, log_entries
 from kernax.solvers._kronecker import grid_draws
+from kernax.solvers._largest_eigenvalue import largest_eigenvalue
 from kernax.solvers._result import Result
-from kernax.solvers._system import AbstractSystem, Evidence, Solution, largest_eigenvalue, worse
+from kernax.solvers._system import AbstractSystem, Evidence, Solution, worse
 
 
 class MissingCellsSystem(AbstractSystem):

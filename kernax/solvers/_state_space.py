@@ -21,8 +21,9 @@ from kernax.solvers._bisection import path_functions
 from kernax.solvers._chain import Chain, Filtered
 from kernax.solvers._paths import path_draws
 from kernax.solvers._result import Result
+from kernax.solvers._solver import AbstractSolver
 from kernax.solvers._steps import Arranged, Steps, by_block, dense
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Ending, Evidence, Solution, is_usable
+from kernax.solvers._system import AbstractSystem, Ending, Evidence, Solution, is_usable
 
 _LEFT_OUT = 0.01
 """The variance that the state space leaves out of all rows, in units of their noise, up to which it counts as small."""

@@ -19,9 +19,9 @@ from kernax.solvers._eigh import Eigh
 from kernax.solvers._kronecker import Kronecker
 from kernax.solvers._low_rank import LowRank
 from kernax.solvers._memory import available_memory, in_gib
+from kernax.solvers._solver import AbstractSolver
 from kernax.solvers._state_space import StateSpace
 from kernax.solvers._steps import Arranged
-from kernax.solvers._system import AbstractSolver
 from kernax.solvers._vecchia import Vecchia
 
 _FEW = 1_000

@@ -28,7 +28,8 @@ from kernax.solvers._local import (
 )
 from kernax.solvers._neighbours import closest_of, coarse_to_fine, compact_order, nearest, nearest_by
 from kernax.solvers._result import Result
-from kernax.solvers._system import AbstractSolver, AbstractSystem, Evidence, Solution
+from kernax.solvers._solver import AbstractSolver
+from kernax.solvers._system import AbstractSystem, Evidence, Solution
 
 _JOINT = 1024
 """The most rows from which covariances between new rows are predicted."""
