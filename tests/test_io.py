@@ -251,8 +251,8 @@ def test_a_class_defined_anew_takes_its_own_place(registered):
     [
         (3, None, "takes a class or a function"),
         (lambda x: x, None, "has no name by which"),
-        (wrinkled, "kernax.kernels.RBF", "is taken"),
-        (wrinkled, "jax.nn.mine", "is taken"),
+        (wrinkled, "kernax.kernels.RBF", "already used"),
+        (wrinkled, "jax.nn.mine", "already used"),
         (object, None, "no declared fields"),
     ],
 )
