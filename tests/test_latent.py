@@ -270,5 +270,5 @@ def test_what_is_not_available_is_named():
     for name, (asked, remedy) in NOT_AVAILABLE.items():
         with pytest.raises(TypeError, match=f"{name}.* is not available for a LaplaceGP.*{remedy}"):
             asked(c)
-    with pytest.raises(TypeError, match=r"machine\.latent\(x\) for the mean and the variance"):
+    with pytest.raises(TypeError, match=r"c\.latent\(x\) for the mean and variance of the function"):
         kx.predict(c, DATA.x)

@@ -364,7 +364,7 @@ def test_targets_that_are_no_numbers_are_refused(likelihood):
 def test_likelihoods_that_cannot_be():
     with pytest.raises(ValueError, match="2 or more"):
         learners.Softmax(1)
-    with pytest.raises(ValueError, match="rising"):
+    with pytest.raises(ValueError, match="increasing thresholds"):
         learners.Ordinal([1.0, 0.0])
     with pytest.raises(TypeError, match="Cholesky"):
         kx.condition(softmax_of(THETA), kx.Data(X, CLASSES), kx.Eigh())

@@ -272,8 +272,17 @@ def fit_table_many(
     - `solver`: a solver for all groups, as in [`fit_table`][kernax.tables.fit_table]; `auto` suggests one for the
       largest group.
     - `restarts`: the number of additional random starts for each group.
-    - `columns`, `ignore`, `missing`, `date_unit`, `categories`, `max_levels`, `sample`, `seed`, `dtype`, `max_steps`,
-      `progress`: as in [`fit_table`][kernax.tables.fit_table].
+    - `columns`: the names of the columns to learn from; by default all others.
+    - `ignore`: the names of columns to leave out.
+    - `missing`: `error`, or `drop` to leave out rows that lack a value.
+    - `date_unit`: `years`, `days`, `hours` or `seconds`; by default what suits the span of the dates.
+    - `categories`: the names of columns to read as categories although they hold numbers, such as postal codes.
+    - `max_levels`: the largest number of categories in a column.
+    - `sample`: use only this many random rows.
+    - `seed`: random seed for restarts and sampling.
+    - `dtype`: the floating type to compute in; by default JAX's.
+    - `max_steps`: the maximum number of optimiser steps of each fit.
+    - `progress`: show a progress bar.
     - `checkpoint`: a folder in which results are saved as they arrive, so that the same call resumes an interrupted run; see
       [`kernax.fit_many`][].
     - `executor`: a `concurrent.futures.Executor` that computes the fits; threads if `None`. See `kx.fit_many`.

@@ -202,7 +202,7 @@ def test_h37_the_new_file_has_the_permissions_of_the_old_and_folders_are_not_mad
     path.chmod(0o640)
     kx.save(path, kx.RBF(3.0))
     assert path.stat().st_mode & 0o777 == 0o640
-    with pytest.raises(FileNotFoundError, match="make it first"):
+    with pytest.raises(FileNotFoundError, match="create it before writing"):
         kx.save(tmp_path / "no" / "model.kx", MODEL)
     with pytest.raises(IsADirectoryError):
         kx.save(tmp_path, MODEL)

@@ -179,7 +179,7 @@ def test_one_class_is_enough_for_the_squared_hinge():
     np.testing.assert_allclose(c.objective, 0.0, atol=1e-12)
     np.testing.assert_array_equal(c.classify(X), 1.0)
     assert "successful" in repr(c)
-    assert "KernelMachine of RBF, conditioned on data" in str(kx.report(c))
+    assert "KernelMachine: rbf kernel, conditioned on data" in str(kx.report(c))
 
 
 def test_questions_that_a_loss_cannot_answer():
