@@ -27,7 +27,8 @@ from kernax.fitting._request import Request
 from kernax.fitting._rounds import best_lane, joined, run_rounds, values_of
 from kernax.fitting._starts import starting_points
 from kernax.fitting._stochastic import Stochastic
-from kernax.model import AbstractModel, check_model_and_data, check_solver, condition, settled
+from kernax.model import AbstractModel, condition, settled
+from kernax.model._checks import check_model_and_data, check_solver
 from kernax.parameters import as_dtype, split
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory, throw_unless, warn_if_slow

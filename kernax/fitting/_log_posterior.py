@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from kernax.bijectors import Interval
 from kernax.data import Data
 from kernax.fitting._fitted import Fit
-from kernax.model import AbstractModel, check_model_and_data, condition, model_of
+from kernax.model import AbstractModel, condition
+from kernax.model._checks import check_model_and_data, model_of
 from kernax.parameters import as_dtype, log_jacobian, log_prior, parameter_name, parameters, ravel, setting, split
 from kernax.selection import log_marginal_likelihood
 from kernax.solvers import AbstractSolver, is_usable

@@ -13,7 +13,8 @@ from kernax._fingerprints import described
 from kernax.data._host import HostData
 from kernax.fitting._fits import Fits
 from kernax.fitting._fitted import Fit
-from kernax.model import AbstractModel, check_known
+from kernax.model import AbstractModel
+from kernax.model._checks import check_known
 from kernax.noises import check_noise
 from kernax.solvers import AbstractSolver, Cholesky
 

@@ -19,7 +19,8 @@ from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import LoopState
 from kernax.fitting._problem import Problem
 from kernax.fitting._request import Request
-from kernax.model import AbstractModel, has_choices, settled
+from kernax.model import AbstractModel, settled
+from kernax.model._condition import has_choices
 from kernax.parameters import join
 from kernax.selection import negative_log_marginal_likelihood
 

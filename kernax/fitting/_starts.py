@@ -11,7 +11,8 @@ from kernax._programs import compiled
 from kernax.bijectors import Real
 from kernax.data import Data
 from kernax.fitting._fitted import Fit
-from kernax.model import AbstractModel, check_model, model_of
+from kernax.model import AbstractModel
+from kernax.model._checks import check_model, model_of
 from kernax.parameters import as_dtype, constrain, parameters, setting, unconstrain
 
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)

@@ -17,7 +17,8 @@ from kernax.grams import gram_of
 from kernax.kernels import joined_trends
 from kernax.learners._resampling import as_counts, drawn_counts
 from kernax.means import mean_values
-from kernax.model import Model, check_model_and_data, condition
+from kernax.model import Model, condition
+from kernax.model._checks import check_model_and_data
 from kernax.noises import is_common, noise_values
 from kernax.parameters import as_dtype
 from kernax.posterior import safe_sqrt

@@ -12,7 +12,8 @@ from kernax._arrays import as_floats, is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.grams import gram_of
-from kernax.model import AbstractModel, check_kernel
+from kernax.model import AbstractModel
+from kernax.model._model import check_kernel
 from kernax.parameters import Parameter
 from kernax.posterior import rows_like
 from kernax.rows import Rows

@@ -24,7 +24,7 @@ from kernax.learners._machines import check_targets
 from kernax.learners._one_against_rest import labels_of, named
 from kernax.learners._pivoting import solve_dual
 from kernax.learners._support_vectors import MAX_STEPS, SVC, outcome
-from kernax.model import check_known
+from kernax.model._checks import check_known
 from kernax.parameters import as_dtype
 from kernax.posterior import rows_like
 from kernax.rows import Rows

@@ -13,7 +13,8 @@ from kernax._arrays import as_floats, is_concrete, matmul
 from kernax._programs import compiled
 from kernax.data import Data, refuse_gaps
 from kernax.means import mean_values
-from kernax.model import Conditioned, Model, check_model_and_data, condition
+from kernax.model import Conditioned, Model, condition
+from kernax.model._checks import check_model_and_data
 from kernax.noises import is_common
 from kernax.posterior import mean
 from kernax.posterior._new_rows import new_rows

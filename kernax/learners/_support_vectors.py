@@ -26,7 +26,7 @@ from kernax.learners._machines import (
 from kernax.learners._pivoting import solve_dual
 from kernax.learners._validation import squared_error
 from kernax.learners._votes import sign
-from kernax.model import check_model_and_data
+from kernax.model._checks import check_model_and_data
 from kernax.parameters import Parameter, as_dtype, non_negative, positive
 from kernax.rows import take
 from kernax.solvers import AbstractSolver, Cholesky, Result, result_name, throw_unless

@@ -12,7 +12,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from kernax._arrays import is_concrete
 from kernax.data import refuse_gaps
 from kernax.fitting import Fit
-from kernax.model import Conditioned, check_conditioned, condition
+from kernax.model import Conditioned, condition
+from kernax.model._checks import check_conditioned
 from kernax.solvers import result_name
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; in print, markers and line styles differ.

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 from kernax._programs import compiled
 from kernax.kernels import AbstractKernel
 from kernax.means import mean_values
-from kernax.model import Conditioned, check_conditioned, of_function
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned, of_function
 from kernax.posterior._new_rows import new_rows
 from kernax.rows import Rows, take
 from kernax.solvers import offered

@@ -7,7 +7,8 @@ from jaxtyping import Array, Float
 
 from kernax._programs import compiled
 from kernax.data import refuse_gaps
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned
 from kernax.posterior._new_rows import rows_like
 from kernax.posterior._predict import mean
 from kernax.rows import Rows, map_rows

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernax.data import Data
-from kernax.model import AbstractModel, check_conditioned, check_known
+from kernax.model import AbstractModel
+from kernax.model._checks import check_conditioned, check_known
 from kernax.rows import (
     Rows,
     as_row_dtype,

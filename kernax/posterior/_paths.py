@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, Key
 from kernax._arrays import whole_number
 from kernax._programs import compiled
 from kernax.means import mean_values
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned
 from kernax.posterior._new_rows import new_rows
 from kernax.rows import Rows, map_rows, take
 from kernax.solvers import Solution, throw_unless

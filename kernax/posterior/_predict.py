@@ -11,7 +11,8 @@ from kernax._arrays import as_floats, check_finite
 from kernax._programs import compiled
 from kernax._threads import with_threads_for
 from kernax.means import mean_values
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned
 from kernax.noises import check_noise, is_per_row, noise_at
 from kernax.posterior._new_rows import in_pieces, new_rows, unread_rows
 from kernax.rows import Rows, num_rows, take

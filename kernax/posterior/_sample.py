@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Key
 from kernax._arrays import check_finite, matmul
 from kernax._programs import compiled
 from kernax.grams import gram_of
-from kernax.model import Conditioned, Model, check_known, of_function
+from kernax.model import Conditioned, Model
+from kernax.model._checks import check_known, of_function
 from kernax.noises import noise_at
 from kernax.parameters import as_dtype
 from kernax.posterior._new_rows import new_rows

@@ -14,7 +14,8 @@ from kernax._arrays import is_concrete, whole_number
 from kernax._programs import compiled
 from kernax.kernels import as_inputs
 from kernax.kernels._input_distributions import Inputs
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned
 from kernax.posterior._conformal import Interval
 from kernax.posterior._predict import mean
 from kernax.posterior._sample import sample

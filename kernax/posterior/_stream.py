@@ -20,7 +20,9 @@ from kernax.data import Data, refuse_gaps
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel, AbstractTrend
 from kernax.means import mean_values
-from kernax.model import Conditioned, Model, check_conditioned, trend_of
+from kernax.model import Conditioned, Model
+from kernax.model._checks import check_conditioned
+from kernax.model._model import trend_of
 from kernax.noises import is_per_row, noise_at
 from kernax.posterior._new_rows import rows_like
 from kernax.posterior._predict import Prediction

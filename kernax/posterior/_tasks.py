@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kernax.kernels._coregion import coregion_in
-from kernax.model import check_conditioned
+from kernax.model._checks import check_conditioned
 from kernax.posterior._predict import Prediction, predict
 from kernax.rows import Grid, as_rows, num_rows, take
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned
 from kernax.posterior import components
 from kernax.reports._parameters import Names, names_of
 from kernax.reports._phrases import Seen, phrase

@@ -10,7 +10,8 @@ from jaxtyping import Array, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, Model, check_model_and_data, model_of
+from kernax.model import Conditioned, Model
+from kernax.model._checks import check_model_and_data, model_of
 from kernax.selection._discrepancy import mean_squared_residual
 from kernax.selection._leave_one_out import loo_mse
 from kernax.selection._likelihood import log_marginal_likelihood

@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import LEARN_AGAIN, Conditioned, check_conditioned, settled
+from kernax.model import Conditioned, settled
+from kernax.model._checks import LEARN_AGAIN, check_conditioned
 from kernax.rows import take
 from kernax.solvers import AbstractSystem, solve_definite
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._programs import compiled
-from kernax.model import LEARN_AGAIN, Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import LEARN_AGAIN, check_conditioned
 from kernax.posterior import normal_negative_log_density
 from kernax.solvers import offered
 

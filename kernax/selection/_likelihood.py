@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernax._programs import compiled
-from kernax.model import Conditioned, check_conditioned
+from kernax.model import Conditioned
+from kernax.model._checks import check_conditioned
 
 
 class LikelihoodTerms(NamedTuple):

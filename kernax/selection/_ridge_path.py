@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Key
 
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
-from kernax.model import Conditioned, check_conditioned, recondition
+from kernax.model import Conditioned, recondition
+from kernax.model._checks import check_conditioned
 from kernax.posterior import safe_sqrt
 from kernax.selection._kfold import Folds, as_folds, fold_mse, mean_over_folds
 from kernax.selection._leave_one_out import loo_mse, loo_residuals

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Key
 from kernax._arrays import is_concrete
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.model import Conditioned, Model, check_model_and_data, condition, model_of, recondition
+from kernax.model import Conditioned, Model, condition, recondition
+from kernax.model._checks import check_model_and_data, model_of
 from kernax.noises import is_common
 from kernax.selection._discrepancy import discrepancy, mean_squared_residual
 from kernax.selection._kfold import Folds, as_folds, fold_mse, kfold_mse, mean_over_folds

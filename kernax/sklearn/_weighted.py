@@ -5,7 +5,8 @@ from typing import Any
 from jaxtyping import Float
 
 from kernax.kernels import AbstractKernel
-from kernax.model import AbstractModel, Model, check_kernel
+from kernax.model import AbstractModel, Model
+from kernax.model._model import check_kernel
 from kernax.parameters import Parameter, non_negative, positive
 
 
