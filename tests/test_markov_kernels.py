@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.interpolate
+import scipy.linalg
 import scipy.special
 
 import kernax as kx
@@ -36,6 +37,11 @@ def sho(period, quality, r):
 
 def matern32(lengthscale, r):
     return (1 + np.sqrt(3) * r / lengthscale) * np.exp(-np.sqrt(3) * r / lengthscale)
+
+
+def switch(location, a, b, sign):
+    on, on_b = (scipy.special.expit(sign * (t - location) / 0.8) for t in (a, b))
+    return np.outer(on, on_b)
 
 
 def features_by_numpy(p, a, b):
@@ -70,6 +76,13 @@ CASES = {
         [1.1, 1.2, 1.6],
     ),
 }
+CASES["change point"] = (
+    lambda p: kx.kernels.ChangePoint(p[0] * kx.Matern32(2.0), kx.Matern12(p[1]) ** 2, location=p[2], width=0.8),
+    lambda p, a, b: (
+        p[0] * switch(p[2], a, b, -1) * matern32(2.0, gaps(a, b)) + switch(p[2], a, b, 1) * np.exp(-2.0 * gaps(a, b) / p[1])
+    ),
+    [1.3, 0.8, 2.2],
+)
 NOISE = 0.2
 
 
@@ -120,13 +133,25 @@ def test_answers_and_gradient_are_those_of_a_dense_oracle(case):
     np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
 
 
-def test_outputs_that_share_two_series():
-    """Rows are a time and a task, and each task has loadings on two series."""
-    loads = kx.FeatureMap(lambda task: jnp.asarray(LOADINGS)[task])
-    kernel = kx.Select(loads, key="task") * kx.Select(SHO(2.0, 1.5), key="t")
+LAPLACIAN = np.array([[1.0, -1.0, 0.0], [-1.0, 2.0, -1.0], [0.0, -1.0, 1.0]])
+DIFFUSED = scipy.linalg.expm(-0.5 * 1.3**2 * LAPLACIAN)
+LABELS = {
+    "loadings": (kx.Select(kx.FeatureMap(lambda task: jnp.asarray(LOADINGS)[task]), key="task"), LOADINGS @ LOADINGS.T),
+    "categories and a graph": (
+        kx.kernels.Categorical("task", 3, correlation=0.4) + kx.Select(kx.kernels.Graph(LAPLACIAN, 1.3), key="task"),
+        0.4 + 0.6 * np.eye(3) + DIFFUSED / np.mean(np.diag(DIFFUSED)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_outputs_that_share_series(case):
+    """Rows are a time and a task: each task has loadings on two series, or a covariance with the others."""
+    labels, between = LABELS[case]
+    kernel = labels * kx.Select(SHO(2.0, 1.5), key="t")
 
     def function(a, b):
-        return (LOADINGS @ LOADINGS.T)[np.ix_(a[1].astype(int), b[1].astype(int))] * sho(2.0, 1.5, gaps(a[0], b[0]))
+        return between[np.ix_(a[1].astype(int), b[1].astype(int))] * sho(2.0, 1.5, gaps(a[0], b[0]))
 
     found = answers(
         kx.Model(kernel, NOISE), kx.Data({"t": T[:, None], "task": TASK}, Y), {"t": NEW[:, None], "task": NEW_TASK}

@@ -254,6 +254,9 @@ class Power(AbstractKernel):
     def diag(self, x):
         return self.kernel.diag(x) ** self.exponent
 
+    def state_space(self):
+        return markov.multiplied([self.kernel.state_space()] * self.exponent)
+
     def coordinates(self, x):
         return self.kernel.coordinates(x)
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kernax._arrays import is_concrete, matmul, whole_number
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import of_features
 from kernax.parameters import Parameter, interval, positive, real
 from kernax.rows import is_label
 
@@ -115,6 +116,9 @@ class Categorical(AbstractKernel):
     def diag(self, x):
         codes, known = self._found(x)
         return jnp.where(known, jnp.diagonal(self.matrix())[codes], jnp.nan)
+
+    def state_space(self):
+        return of_features(self.features)
 
     def features(self, x):
         codes, known = self._found(x)

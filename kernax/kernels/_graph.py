@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import as_floats, is_concrete, matmul
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import of_features
 from kernax.parameters import Parameter, positive
 from kernax.rows import is_label
 
@@ -57,6 +58,9 @@ class Graph(AbstractKernel):
     def diag(self, x):
         u, known = self._vectors(x)
         return jnp.where(known, jnp.sum(u**2 * self._weights(), axis=1), jnp.nan)
+
+    def state_space(self):
+        return of_features(self.features)
 
     def features(self, x):
         return self._vectors(x)[0] * jnp.sqrt(self._weights())

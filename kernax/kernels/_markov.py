@@ -225,6 +225,12 @@ def multiplied(processes: Sequence[MarkovProcess | None]) -> MarkovProcess | Non
     return MarkovProcess(coordinate, parts)
 
 
+def weighted(process: MarkovProcess | None, weight: Callable[[Rows], Float[Array, " n"]]) -> MarkovProcess | None:
+    """The process of `w(a) k(a, b) w(b)`, for a weight w that depends on the row."""
+    feature = MarkovProcess(None, of_features(lambda x: weight(x)[:, None]).parts)
+    return multiplied([process, feature])
+
+
 def _product(first: Part, second: Part) -> Part:
     transition = Partial(_product_transition, first.transition, second.transition, first.start, second.start)
     start = Partial(_product_start, first.start, second.start)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from kernax.kernels._algebra import refuse_spline
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import summed, weighted
 from kernax.parameters import Parameter, as_function, positive, real
 
 
@@ -52,6 +53,10 @@ class ChangePoint(AbstractKernel):
     def diag(self, x):
         off, on = self._switch(x)
         return off**2 * self.before.diag(x) + on**2 * self.after.diag(x)
+
+    def state_space(self):
+        parts = (self.before.state_space(), self.after.state_space())
+        return summed([weighted(part, lambda x, i=i: self._switch(x)[i]) for i, part in enumerate(parts)])
 
     def features(self, x):
         before, after = self.before.features(x), self.after.features(x)
