@@ -189,6 +189,25 @@ def test_draws_of_a_spline_need_no_matrix():
     assert np.all(np.isfinite(many))
 
 
+def test_a_long_series_starts_with_the_lengthscale_of_the_largest_likelihood():
+    """One of three, by NumPy. From the longest one, the fit of these 60 cycles would take all for noise."""
+    rng = np.random.default_rng(2)
+    t = rng.uniform(0.0, 400.0, 400)
+    y = np.sin(t) + 0.3 * rng.normal(size=400)
+    data, model = kx.Data(t[:, None], y), kx.Model(1.0 * kx.Matern52(), 0.1)
+    plain, found = kx.initialise(model, data), kx.initialise(model, data, solver=kx.StateSpace())
+    longest, variance, noise = (float(v) for v in (plain.kernel.kernel.lengthscale, plain.kernel.variance, plain.noise))
+
+    def likelihood(lengthscale):
+        matrix = variance * matern(2, lengthscale, t, t) + noise * np.eye(400)
+        return -0.5 * (y @ np.linalg.solve(matrix, y) + np.linalg.slogdet(matrix)[1])
+
+    best = max((longest / 4**k for k in range(3)), key=likelihood)
+    assert best < longest
+    np.testing.assert_allclose(found.kernel.kernel.lengthscale, best, rtol=1e-12)
+    np.testing.assert_allclose((found.kernel.variance, found.noise), (variance, noise), rtol=1e-12)
+
+
 # Streams.
 
 LATER = np.array([5.0, 5.0, 5.7, 6.1, 9.0])

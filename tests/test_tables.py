@@ -176,6 +176,17 @@ def test_a_suggested_solver_is_told_kept_and_used(tmp_path):
     assert entries[0]["leave-one-out RMSE"] == entries[1]["leave-one-out RMSE"]
 
 
+def test_many_cycles_in_a_column_are_not_taken_for_noise():
+    t = np.random.default_rng(0).uniform(0, 250, 400)
+    of = {"t": t, "y": 5 + np.sin(t) + 0.3 * np.random.default_rng(1).normal(size=400)}
+    found = tables.fit_table(of, "y", kernel="1 * matern52", solver="auto")
+    assert found.fit.solver == kx.StateSpace()
+    assert 0.15 < float(found.fit.model.noise) ** 0.5 * found.target.scale < 0.4
+    # A value that was written is where the fit starts.
+    given = tables.fit_table(of, "y", kernel="1 * matern52(lengthscale=70)", solver="state_space", max_steps=1)
+    assert given.fit.start_values[0] > found.fit.start_values[0] + 100
+
+
 def test_a_table_is_fitted_and_reported_with_vecchia(tmp_path):
     """With all rows as neighbours its numbers are those of the default."""
     of = {name: values[::30] for name, values in series().items()}

@@ -1,5 +1,6 @@
 """Where fits start: values that suit the data, and random starts."""
 
+import math
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -11,14 +12,20 @@ from kernax._programs import compiled
 from kernax.bijectors import Real
 from kernax.data import Data
 from kernax.fitting._fitted import Fit
-from kernax.model import AbstractModel
+from kernax.kernels import AbstractStationary
+from kernax.model import AbstractModel, condition
 from kernax.model._checks import check_model, model_of
-from kernax.parameters import as_dtype, constrain, parameters, setting, unconstrain
+from kernax.parameters import as_dtype, constrain, log_prior, parameters, setting, unconstrain
+from kernax.selection import negative_log_marginal_likelihood
+from kernax.solvers import AbstractSolver
 
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)
 
+_RATIO, _ROWS_OF_LENGTHSCALE = 4.0, 10
+"""Lengthscales are tried in this ratio, down to a few times the distance of neighbouring rows."""
 
-def initialise(model: AnyModel | Fit[AnyModel], data: Data) -> AnyModel:
+
+def initialise(model: AnyModel | Fit[AnyModel], data: Data, *, solver: AbstractSolver | None = None) -> AnyModel:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
     Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
@@ -31,6 +38,9 @@ def initialise(model: AnyModel | Fit[AnyModel], data: Data) -> AnyModel:
 
     - `model`: a `kx.Model`, or another model that `kx.fit` takes, or a `Fit`.
     - `data`: what it is to be fitted to.
+    - `solver`: if given, the lengthscales of stationary kernels are then multiplied by 1, 1/4, 1/16 and so on, and those of
+      the largest likelihood with this solver are taken. Use it if the function turns many times, as in a long series, where
+      the distances of rows say little about lengthscales: fits that start from them may take everything for noise.
 
     **Returns:**
 
@@ -38,7 +48,43 @@ def initialise(model: AnyModel | Fit[AnyModel], data: Data) -> AnyModel:
     """
     given = model_of(model)
     check_model(given, "initialise")
-    return _initialised(given, data)
+    start = _initialised(given, data)
+    return start if solver is None else with_best_lengthscales(start, data, solver)
+
+
+def with_best_lengthscales(model: AnyModel, data: Data, solver: AbstractSolver | None, movable: Any = None) -> AnyModel:
+    """The model with the lengthscales of its stationary kernels times 1, 1/4, 1/16 … that have the largest likelihood.
+
+    **Arguments:**
+
+    - `model`, `data`: what is to be fitted, and to what.
+    - `solver`: how the likelihood is computed.
+    - `movable`: a tree of booleans, which parameters may change; `None` for all.
+
+    **Returns:**
+
+    A model like `model`, with other lengthscales.
+    """
+    flags = jax.tree.map(lambda _: True, model) if movable is None else movable
+
+    def shortened(factor: float) -> AnyModel:
+        def of_part(part: Any, may_change: Any) -> Any:
+            if not isinstance(part, AbstractStationary) or not may_change.lengthscale:
+                return part
+            return eqx.tree_at(lambda k: k.lengthscale, part, factor * part.lengthscale)
+
+        shorter = jax.tree.map(of_part, model, flags, is_leaf=lambda part: isinstance(part, AbstractStationary))
+        return jax.tree.map(_within_bounds, shorter, constrain(unconstrain(shorter)))
+
+    def value(start: AnyModel) -> float:
+        found = negative_log_marginal_likelihood(condition(start, data, solver, throw=False)) - log_prior(start)
+        return float(jnp.where(jnp.isfinite(found), found, jnp.inf))
+
+    # A function that turns within a few rows cannot be told from noise.
+    number = 1 + int(math.log(max(data.n / _ROWS_OF_LENGTHSCALE, 1.0), _RATIO))
+    if number == 1 or eqx.tree_equal(shortened(1.0), shortened(1.0 / _RATIO)):
+        return model
+    return min((shortened(_RATIO**-k) for k in range(number)), key=value)
 
 
 @compiled

@@ -17,7 +17,7 @@ from kernax.model import Conditioned, Model, condition
 from kernax.posterior import predict
 from kernax.selection import loo_negative_log_density, negative_log_marginal_likelihood, select_ridge
 from kernax.solvers import AbstractSolver
-from kernax.tables._start import fit_or_stop, start_of
+from kernax.tables._start import fit_or_stop, start_of, suited_to_series
 
 
 class Fold(NamedTuple):
@@ -58,6 +58,7 @@ def fitted(fold: Fold, objective: Any = negative_log_marginal_likelihood, name: 
     """The model of least `objective` on the training rows; fitted once for all methods that use it."""
     if name not in fold.kept:
         model, free = start_of(fold.built, None, fold.data)
+        model = suited_to_series(model, fold.built, fold.data, fold.solver)
         fold.kept[name] = fit_or_stop(model, fold.data, objective=objective, solver=fold.solver, trainable=free)
     return fold.kept[name]
 

@@ -12,6 +12,7 @@ from kernax._spelling import nearest
 from kernax.data import Data
 from kernax.expressions import Built, written_values
 from kernax.fitting import fit, initialise
+from kernax.fitting._starts import with_best_lengthscales
 from kernax.io import register
 from kernax.kernels import Constant, Linear, Product, Scale, Select, Sum
 from kernax.model import Conditioned, Model, condition
@@ -43,6 +44,8 @@ OBJECTIVES: dict[str, Any] = {
     "kfold": shuffled_kfold_mse,
     "loo_density": loo_negative_log_density,
 }
+_MANY = 300
+"""From so many rows on, the start of a series is chosen by the likelihood."""
 BLIND_TO_SCALE = ("loo", "gcv", "kfold")
 """Criteria of the mean alone: they do not change if kernel and noise are multiplied by the same number."""
 
@@ -80,6 +83,19 @@ def start_of(built: Built, noise: float | None, data: Data | None, *, mean: Any 
     free = jax.tree.map(lambda mine, held: mine and not held, trainable(model).kernel, built.tree(built.held))
     flags = eqx.tree_at(lambda m: m.kernel, trainable(model), free)
     return model, flags if noise is None else eqx.tree_at(lambda m: m.noise, flags, False)
+
+
+def suited_to_series(model: Any, built: Built, data: Data, solver: AbstractSolver | None) -> Any:
+    """The model at its start, with shorter lengthscales if they suit the data better; values that were written stay.
+
+    Only for one column of numbers and many rows, such as a long series: its length says little about its lengthscales.
+    """
+    numbers = [leaf.shape[-1] for leaf in jax.tree.leaves(data.x) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    if sum(numbers) != 1 or data.n < _MANY:
+        return model
+    movable = jax.tree.map(lambda given: not given, built.tree(built.given))
+    every = eqx.tree_at(lambda m: m.kernel, jax.tree.map(lambda _: True, model), movable)
+    return with_best_lengthscales(model, data, solver, every)
 
 
 def mean_square_score(c: Conditioned) -> Float[Array, ""]:

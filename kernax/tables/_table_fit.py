@@ -35,7 +35,7 @@ from kernax.tables._likelihoods import (
 from kernax.tables._read import as_table
 from kernax.tables._report import report_of_table_fit
 from kernax.tables._solvers import solver_for
-from kernax.tables._start import objective_of, start_of, with_calibrated_variance
+from kernax.tables._start import objective_of, start_of, suited_to_series, with_calibrated_variance
 from kernax.tables._values import MAX_LEVELS
 
 DEFAULT_KERNEL = "matern52"
@@ -239,6 +239,7 @@ def fit_table(
         model, free = latent_start(built, loss_of(likelihood, design.target), data)
     solver, reason = solver_for(solver, model, data, select)
     if any(jax.tree.leaves(free)):
+        model = suited_to_series(model, built, data, solver)
         fitted = fit(
             model,
             data,
