@@ -26,7 +26,7 @@ from kernax.selection import (
     loo_variance,
     negative_log_marginal_likelihood,
 )
-from kernax.solvers import AbstractSolver, Result
+from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory
 from kernax.tables._errors import TableError
 
 
@@ -93,6 +93,8 @@ def suited_to_series(model: Any, built: Built, data: Data, solver: AbstractSolve
     numbers = [leaf.shape[-1] for leaf in jax.tree.leaves(data.x) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     if sum(numbers) != 1 or data.n < _MANY:
         return model
+    solver = Cholesky() if solver is None else solver
+    check_memory(model, data, solver, "fit", gradient=True)  # what `fit` would say, and not `condition`
     movable = jax.tree.map(lambda given: not given, built.tree(built.given))
     every = eqx.tree_at(lambda m: m.kernel, jax.tree.map(lambda _: True, model), movable)
     return with_best_lengthscales(model, data, solver, every)
