@@ -9,7 +9,7 @@ import scipy.interpolate
 import scipy.special
 
 import kernax as kx
-from kernax.kernels import SHO
+from kernax.kernels import SHO, Categorical, ChangePoint
 from kernax.kernels._oscillator import _transition
 from tests.tables import gradient_by_differences
 
@@ -43,6 +43,12 @@ def features_by_numpy(p, a, b):
     return p[0] * np.outer(a, b) + (p[1] * np.outer(a, b) + 0.7) ** 2 + np.cos(2 * np.pi * (a[:, None] - b) / p[2]) + own
 
 
+def change_by_numpy(p, a, b):
+    on, on_b = (1 / (1 + np.exp(-(t - p[1]) / p[2])) for t in (a, b))
+    before, after = p[0] * np.exp(-gaps(a, b) / 2), 0.4 * np.outer(a, b) + matern32(0.7, gaps(a, b))
+    return np.outer(1 - on, 1 - on_b) * before + np.outer(on, on_b) * after
+
+
 CASES = {
     "oscillators": (
         lambda p: p[0] * SHO(p[1], 3.0) + SHO(2.5, p[2]),
@@ -68,6 +74,11 @@ CASES = {
         lambda p: p[0] * kx.Periodic(p[1], p[2], harmonics=9) * kx.Matern32(3.0),
         lambda p, a, b: p[0] * np.exp(-2 * (np.sin(np.pi * gaps(a, b) / p[2]) / p[1]) ** 2) * matern32(3.0, gaps(a, b)),
         [1.1, 1.2, 1.6],
+    ),
+    "change point": (
+        lambda p: ChangePoint(p[0] * kx.Matern12(2.0), kx.Linear(0.4) + kx.Matern32(0.7), location=p[1], width=p[2]),
+        change_by_numpy,
+        [1.3, 2.2, 0.6],
     ),
 }
 NOISE = 0.2
@@ -120,13 +131,19 @@ def test_answers_and_gradient_are_those_of_a_dense_oracle(case):
     np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
 
 
-def test_outputs_that_share_two_series():
-    """Rows are a time and a task, and each task has loadings on two series."""
-    loads = kx.FeatureMap(lambda task: jnp.asarray(LOADINGS)[task])
-    kernel = kx.Select(loads, key="task") * kx.Select(SHO(2.0, 1.5), key="t")
+@pytest.mark.parametrize(
+    ("loads", "between"),
+    [
+        (kx.Select(kx.FeatureMap(lambda task: jnp.asarray(LOADINGS)[task]), key="task"), LOADINGS @ LOADINGS.T),
+        (Categorical("task", 3, correlation=0.3), 0.3 + 0.7 * np.eye(3)),
+    ],
+)
+def test_series_of_several_labels(loads, between):
+    """Rows are a time and a label: tasks that have loadings on two series, and categories."""
+    kernel = loads * kx.Select(SHO(2.0, 1.5), key="t")
 
     def function(a, b):
-        return (LOADINGS @ LOADINGS.T)[np.ix_(a[1].astype(int), b[1].astype(int))] * sho(2.0, 1.5, gaps(a[0], b[0]))
+        return between[np.ix_(a[1].astype(int), b[1].astype(int))] * sho(2.0, 1.5, gaps(a[0], b[0]))
 
     found = answers(
         kx.Model(kernel, NOISE), kx.Data({"t": T[:, None], "task": TASK}, Y), {"t": NEW[:, None], "task": NEW_TASK}

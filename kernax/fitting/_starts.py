@@ -12,7 +12,7 @@ from kernax.bijectors import Real
 from kernax.data import Data
 from kernax.fitting._fitted import Fit
 from kernax.model import AbstractModel
-from kernax.model._checks import check_model, model_of
+from kernax.model._checks import check_model_and_data, model_of
 from kernax.parameters import as_dtype, constrain, parameters, setting, unconstrain
 
 AnyModel = TypeVar("AnyModel", bound=AbstractModel)
@@ -37,7 +37,7 @@ def initialise(model: AnyModel | Fit[AnyModel], data: Data) -> AnyModel:
     A model like `model`, with other values.
     """
     given = model_of(model)
-    check_model(given, "initialise")
+    check_model_and_data(given, data, "initialise")
     return _initialised(given, data)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from kernax.kernels._algebra import refuse_spline
 from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._markov import multiplied, of_features, summed
 from kernax.parameters import Parameter, as_function, positive, real
 
 
@@ -16,7 +17,8 @@ class ChangePoint(AbstractKernel):
     """One kernel before a point and another one after it: `(1 - σ_a)(1 - σ_b) k_1(a, b) + σ_a σ_b k_2(a, b)`.
 
     `σ_a = 1/(1 + e^(-(a_c - location)/width))` is a switch in column c. Positive definite, since it is the covariance of
-    `(1 - σ)f_1 + σ f_2` with independent functions. Use it if the behaviour changes at some time or place.
+    `(1 - σ)f_1 + σ f_2` with independent functions. Use it if the behaviour changes at some time or place. It has a state
+    space, for `kx.StateSpace()`, if both kernels have one.
 
     **Arguments:**
 
@@ -60,9 +62,18 @@ class ChangePoint(AbstractKernel):
         off, on = self._switch(x)
         return jnp.concatenate([off[:, None] * before, on[:, None] * after], axis=1)
 
+    def state_space(self):
+        # Each process is multiplied by its switch, which is a feature of the row.
+        off, on = (of_features(lambda x, side=side: self._switch(x)[side][:, None]) for side in (0, 1))
+        return summed([multiplied([off, self.before.state_space()]), multiplied([on, self.after.state_space()])])
+
     def coordinates(self, x):
         known = [part for part in (self.before.coordinates(x), self.after.coordinates(x)) if part is not None]
         return jnp.concatenate(known, axis=1) if known else None
+
+    def check(self, x, counts=None):
+        self.before.check(x, counts)
+        self.after.check(x, counts)
 
     def initialised(self, x, mask, variance):
         started = (self.before.initialised(x, mask, variance), self.after.initialised(x, mask, variance))

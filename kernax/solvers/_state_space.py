@@ -36,10 +36,10 @@ class StateSpace(AbstractSolver):
 
     `Periodic` is approximated by finitely many harmonics.
 
-    It accepts these kernels, and their sums, products and multiples, if all parts that depend on time use the same column:
-    the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and times may
-    repeat. A row costs O(J³), where J is the number of state variables. The state of a sum has the sum of these numbers,
-    that of a product their product.
+    It accepts these kernels, and their sums, products, multiples and change points, if all parts that depend on time use the
+    same column: the only one, or the one that `kx.Select` chooses. (Splines have no products.) Rows may be unsorted, and
+    times may repeat. A row costs O(J³), where J is the number of state variables. The state of a sum, and of a
+    `kx.kernels.ChangePoint`, has the sum of these numbers, that of a product their product.
 
     | kernel | numbers of state |
     |---|---|
@@ -48,6 +48,7 @@ class StateSpace(AbstractSolver):
     | `CubicSpline`, `ThinPlate(order)` of one column | 2, order |
     | `Periodic` of one column, by its first `harmonics` | 1 + 2 · harmonics |
     | `Constant`, `Linear`, `Polynomial`, `Cosine`, `FeatureMap` of any columns | 1 for each feature |
+    | `kx.kernels.Categorical` of p labels: one correlation; rank | p + 1; p + rank |
     | `kx.kernels.Coregion` of p labels; `ICM`, `LCM` of a kernel with J numbers | p + rank; (p + rank) J |
 
     No jitter is added. If the noise is less than 2e-10 of the prior variance (5e-5 in float32), the pass forward is computed
@@ -278,8 +279,8 @@ def _process(kernel: AbstractKernel) -> MarkovProcess:
             f"StateSpace() needs a kernel with a state space, which {_name(part)} does not have{_reason(part)}: use "
             "kx.Cholesky() or kx.CG(). Of one column, Matern12, Matern32, Matern52, kx.kernels.SHO, Periodic, CubicSpline "
             "and ThinPlate have one; of any columns, Constant, Linear, Polynomial, Cosine and FeatureMap; of labels, "
-            "kx.kernels.Coregion, ICM and LCM; and so have sums, products and multiples of them if all parts that depend on "
-            "time use the same column."
+            "kx.kernels.Categorical, Coregion, ICM and LCM; and so have sums, products, multiples and change "
+            "points of them if all parts that depend on time use the same column."
         )
     return process
 

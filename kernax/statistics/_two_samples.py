@@ -10,7 +10,7 @@ from kernax._arrays import matmul, whole_number
 from kernax._programs import compiled
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
-from kernax.kernels._kernel import check_rows
+from kernax.kernels._kernel import check_is_kernel, check_rows
 from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, num_rows, take
 
 
@@ -73,9 +73,7 @@ def _joined(kernel: Any, x: Any, z: Any) -> tuple[Rows, int]:
 
 def checked_rows(kernel: Any, x: Any, name: str) -> Rows:
     """Rows of a sample: finite, two or more, and known to the kernel. Raises `TypeError` if that is no kernel."""
-    if not isinstance(kernel, AbstractKernel):
-        hint = ": write it with parentheses, an instance and not the class" if isinstance(kernel, type) else ""
-        raise TypeError(f"a statistic needs a kernel, such as kx.RBF(), got {kernel!r}{hint}.")
+    check_is_kernel(kernel, "the kernel of a statistic")
     rows = as_rows(x, name)
     if num_rows(rows, name) < 2:
         raise ValueError(f"{name} has {num_rows(rows, name)} row: a sample needs two rows or more.")
