@@ -44,8 +44,9 @@ def features_by_numpy(p, a, b):
 
 
 def change_by_numpy(p, a, b):
-    on, on_b = (1 / (1 + np.exp(-(t - p[1]) / p[2])) for t in (a, b))
-    before, after = p[0] * np.exp(-gaps(a, b) / 2), 0.4 * np.outer(a, b) + matern32(0.7, gaps(a, b))
+    on, on_b = (1 / (1 + np.exp(-(t - p[3]) / p[4])) for t in (a, b))
+    before = p[0] * sho(p[1], p[2], gaps(a, b)) * np.exp(-gaps(a, b) / 2)
+    after = 0.4 * np.outer(a, b) + matern32(0.7, gaps(a, b))
     return np.outer(1 - on, 1 - on_b) * before + np.outer(on, on_b) * after
 
 
@@ -55,10 +56,12 @@ CASES = {
         lambda p, a, b: p[0] * sho(p[1], 3.0, gaps(a, b)) + sho(2.5, p[2], gaps(a, b)),
         [1.3, 1.7, 0.3],
     ),
-    "product": (
-        lambda p: p[0] * SHO(p[1], p[2]) * kx.Matern12(2.0),
-        lambda p, a, b: p[0] * sho(p[1], p[2], gaps(a, b)) * np.exp(-gaps(a, b) / 2),
-        [0.8, 1.2, 4.0],
+    "change from a product to a sum": (
+        lambda p: ChangePoint(
+            p[0] * SHO(p[1], p[2]) * kx.Matern12(2.0), kx.Linear(0.4) + kx.Matern32(0.7), location=p[3], width=p[4]
+        ),
+        change_by_numpy,
+        [0.8, 1.2, 4.0, 2.2, 0.6],
     ),
     "features": (
         lambda p: (
@@ -74,11 +77,6 @@ CASES = {
         lambda p: p[0] * kx.Periodic(p[1], p[2], harmonics=9) * kx.Matern32(3.0),
         lambda p, a, b: p[0] * np.exp(-2 * (np.sin(np.pi * gaps(a, b) / p[2]) / p[1]) ** 2) * matern32(3.0, gaps(a, b)),
         [1.1, 1.2, 1.6],
-    ),
-    "change point": (
-        lambda p: ChangePoint(p[0] * kx.Matern12(2.0), kx.Linear(0.4) + kx.Matern32(0.7), location=p[1], width=p[2]),
-        change_by_numpy,
-        [1.3, 2.2, 0.6],
     ),
 }
 NOISE = 0.2

@@ -5,6 +5,7 @@ import itertools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import scipy.linalg
@@ -155,7 +156,7 @@ def test_h52_an_unseen_category_is_named_with_the_remedy():
         (lambda: kernels.Categorical("city", 2)({"city": np.array([[0], [1]])}), r"its category, got shape \(2, 1\)"),
         (lambda: kx.Select(kernels.Graph(PATH), key="v")({"v": np.array([[0], [1]])}), r"its node, got shape \(2, 1\)"),
         (lambda: kernels.Sphere(kx.RBF(), radius=np.inf), "radius of a sphere must be finite and positive"),
-        (lambda: kernels.Sphere(kx.RBF(), radius=[1.0, 2.0]), "radius of a sphere must be one number"),
+        (lambda: kernels.Sphere(kx.RBF(), radius=np.ones(2)), "radius of a sphere must be one number"),
         (lambda: kernels.SpectralMixture.of_periodogram(X[:0], X[:0, 0], 1), r"got shapes \(0, 2\) and \(0,\)"),
         (lambda: kernels.ChangePoint(kernels.Tanimoto(), kx.RBF())(-abs(X)), "without negative numbers"),
         (lambda: kx.RandomFeatures(kernels.Sphere(kx.RBF()), 4)(100.0 + abs(X)), "row 0 has the latitude"),
@@ -182,7 +183,9 @@ def test_bad_input_is_refused(build, words):
         build()
 
 
-def test_a_class_in_the_place_of_a_kernel_is_refused():
+def test_a_class_in_the_place_of_a_kernel_is_refused(monkeypatch):
+    # As users have it: without the type checks of the tests, which would be first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     normal = kernels.NormalInputs()
     for make in (
         lambda kernel: kx.Select(kernel, columns=0),
@@ -242,17 +245,14 @@ def test_slopes_where_points_coincide():
             kernels.Additive([kx.RBF(0.8), kx.Matern52(1.5)], 2, variance=[0.7, 0.4]),
             1.1 * np.diag([1 / 0.8**2, 5 / 3 / 1.5**2]),
         ),
-        "wendland": (kernels.Wendland(2.0, 1, 3), 20 / 2.0**2 * np.eye(2)),
         "sphere": (kernels.Sphere(kx.RBF(0.3)), (rad / 0.3) ** 2 * np.diag([1.0, np.cos(0.4 * rad) ** 2])),
         "tanimoto": (kernels.Tanimoto(), 2 * np.eye(2) / (place @ place)),
-        "gibbs": (kernels.Gibbs(lambda row: 0.5 * row), np.diag(np.exp(-place) + 0.25 / 2)),
     }
     rows = kx.observe.gradients(place[None])
     observed = [kernels.OfFunctionals(kernel) for kernel, _ in cases.values()]
-    ours = eqx.filter_jit(lambda observed: [(k(rows), k(rows, rows)) for k in observed])
+    ours = eqx.filter_jit(lambda observed: [k(rows, rows) for k in observed])
     for (name, (_, expected)), found in zip(cases.items(), ours(observed), strict=True):
-        for gram in found:
-            np.testing.assert_allclose(gram, expected, rtol=1e-11, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
 def test_hamming_and_tanimoto():

@@ -67,7 +67,7 @@ def _one_number(radius: Any) -> float:
     return float(radius)
 
 
-def Sphere(kernel: AbstractKernel, *, radius: float = 1.0) -> Warp:  # noqa: N802  (a kernel, made of another one)
+def Sphere(kernel: AbstractKernel, *, radius: Any = 1.0) -> Warp:  # noqa: N802  (a kernel, made of another one)
     """A kernel of the straight distance, through the sphere, between two places.
 
     Rows are latitude and longitude in degrees. Longitudes may run from -180 to 180 or from 0 to 360, and the poles need no

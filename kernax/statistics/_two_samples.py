@@ -11,7 +11,8 @@ from kernax._programs import compiled
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
 from kernax.kernels._kernel import check_is_kernel, check_rows
-from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, num_rows, take
+from kernax.parameters import as_dtype
+from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, num_rows, row_dtype, take
 
 
 class PermutationTest(NamedTuple):
@@ -83,8 +84,8 @@ def checked_rows(kernel: Any, x: Any, name: str) -> Rows:
 
 
 def gram_matrix(kernel: AbstractKernel, x: Rows) -> Float[Array, "n n"]:
-    """K of all rows."""
-    return gram_of(kernel, x, jnp.ones(num_rows(x), bool)).dense()
+    """K of all rows, in their floating type."""
+    return gram_of(as_dtype(kernel, row_dtype(x)), x, jnp.ones(num_rows(x), bool)).dense()
 
 
 def _statistic(gram: Float[Array, "q q"], first: Float[Array, "q s"]) -> Float[Array, " s"]:
