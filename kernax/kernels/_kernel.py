@@ -269,7 +269,7 @@ def check_rows(kernel: AbstractKernel, x: Any, counts: Any = None) -> None:
         return
     try:
         try_one_row(_of_one_row, kernel, parts)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, IndexError, TypeError) as error:
         shown, place = f"a tuple of {len(parts)} parts", "axis=0"
         if isinstance(parts, dict):
             key = "x" if "x" in parts else next(iter(parts))

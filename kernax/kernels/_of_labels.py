@@ -91,7 +91,7 @@ def root_of_loadings(
     return jnp.concatenate([loadings, jnp.diag(jnp.sqrt(variances))], axis=1)
 
 
-def with_variance(kernel: Any, variance: Float[Array, ""]) -> Any:
+def with_variance(kernel: Any, variance: Any) -> Any:
     """The kernel with its loadings and variances scaled, so that the mean of its diagonal is a given number."""
     share = variance / jnp.mean(jnp.diagonal(kernel.matrix()))
     values = (jnp.sqrt(share) * kernel.loadings, share * kernel.variances)
