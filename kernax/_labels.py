@@ -41,7 +41,18 @@ def known_labels(labels: Any, number: int) -> tuple[Any, Any]:
     return jnp.where(known, labels, 0), known
 
 
-def check_labels(labels: Any, number: int, owner: str, what: str, *, has: str, counts: Any = None) -> None:
+def check_labels(
+    labels: Any,
+    number: int,
+    owner: str,
+    what: str,
+    *,
+    has: str,
+    counts: Any = None,
+    names: str = "",
+    belongs: str = "belongs to",
+    remedy: str = "",
+) -> None:
     """Raise `ValueError` if a label is out of range, as far as that can be seen before tracing.
 
     **Arguments:**
@@ -52,6 +63,9 @@ def check_labels(labels: Any, number: int, owner: str, what: str, *, has: str, c
     - `what`: what a label names, such as "group", for the error.
     - `has`: what there are `number` of, such as "variances", for the error.
     - `counts`: which rows count. If it is given, each label must be in one of them.
+    - `names`: the plural of `what`, if it is not formed with an s.
+    - `belongs`: how the error connects a row and its label.
+    - `remedy`: what to do, as the last sentence of the error.
     """
     if labels.ndim != 1:
         raise ValueError(f"{owner} needs one integer for each row, its {what}, got shape {labels.shape}.")
@@ -62,8 +76,8 @@ def check_labels(labels: Any, number: int, owner: str, what: str, *, has: str, c
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(
-            f"{owner} has {number} {has}, but row {row} belongs to {what} {labels[row]}: {what}s are numbered "
-            f"from 0 to {number - 1}."
+            f"{owner} has {number} {has}, but row {row} {belongs} {what} {labels[row]}: {names or what + 's'} are numbered "
+            f"from 0 to {number - 1}.{remedy}"
         )
     if counts is None:
         return
@@ -73,3 +87,9 @@ def check_labels(labels: Any, number: int, owner: str, what: str, *, has: str, c
             f"{owner} has {number} {has}, but no row that counts belongs to {what} {missing[0]}: add such a "
             f"row, or leave out the {what} and number the others from 0 to {number - 2}."
         )
+
+
+def check_one_each(values: Any, owner: str, what: str) -> None:
+    """Raise `ValueError` unless values are a vector, with one entry for each label."""
+    if values.ndim != 1:
+        raise ValueError(f"{owner} needs a vector with one {what} for each group, got shape {values.shape}.")

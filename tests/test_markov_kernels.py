@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.special
 
 import kernax as kx
-from kernax.kernels import SHO
+from kernax.kernels import SHO, ChangePoint
 from kernax.kernels._oscillator import _transition
 from tests.tables import gradient_by_differences
 
@@ -39,26 +39,30 @@ def matern32(lengthscale, r):
     return (1 + np.sqrt(3) * r / lengthscale) * np.exp(-np.sqrt(3) * r / lengthscale)
 
 
-def switch(location, a, b, sign):
-    on, on_b = (scipy.special.expit(sign * (t - location) / 0.8) for t in (a, b))
-    return np.outer(on, on_b)
-
-
 def features_by_numpy(p, a, b):
     own = np.stack([np.cos(a), a**2], 1) @ np.stack([np.cos(b), b**2], 1).T
     return p[0] * np.outer(a, b) + (p[1] * np.outer(a, b) + 0.7) ** 2 + np.cos(2 * np.pi * (a[:, None] - b) / p[2]) + own
 
 
+def change_by_numpy(p, a, b):
+    on, on_b = (1 / (1 + np.exp(-(t - p[3]) / p[4])) for t in (a, b))
+    before = p[0] * sho(p[1], p[2], gaps(a, b)) * np.exp(-gaps(a, b) / 2)
+    after = 0.4 * np.outer(a, b) + matern32(0.7, gaps(a, b))
+    return np.outer(1 - on, 1 - on_b) * before + np.outer(on, on_b) * after
+
+
 CASES = {
-    "oscillators": (
-        lambda p: p[0] * SHO(p[1], 3.0) + SHO(2.5, p[2]),
-        lambda p, a, b: p[0] * sho(p[1], 3.0, gaps(a, b)) + sho(2.5, p[2], gaps(a, b)),
+    "oscillators and a power": (
+        lambda p: p[0] * SHO(p[1], 3.0) + SHO(2.5, p[2]) ** 2,
+        lambda p, a, b: p[0] * sho(p[1], 3.0, gaps(a, b)) + sho(2.5, p[2], gaps(a, b)) ** 2,
         [1.3, 1.7, 0.3],
     ),
-    "product": (
-        lambda p: p[0] * SHO(p[1], p[2]) * kx.Matern12(2.0),
-        lambda p, a, b: p[0] * sho(p[1], p[2], gaps(a, b)) * np.exp(-gaps(a, b) / 2),
-        [0.8, 1.2, 4.0],
+    "change from a product to a sum": (
+        lambda p: ChangePoint(
+            p[0] * SHO(p[1], p[2]) * kx.Matern12(2.0), kx.Linear(0.4) + kx.Matern32(0.7), location=p[3], width=p[4]
+        ),
+        change_by_numpy,
+        [0.8, 1.2, 4.0, 2.2, 0.6],
     ),
     "features": (
         lambda p: (
@@ -76,13 +80,6 @@ CASES = {
         [1.1, 1.2, 1.6],
     ),
 }
-CASES["change point"] = (
-    lambda p: kx.kernels.ChangePoint(p[0] * kx.Matern32(2.0), kx.Matern12(p[1]) ** 2, location=p[2], width=0.8),
-    lambda p, a, b: (
-        p[0] * switch(p[2], a, b, -1) * matern32(2.0, gaps(a, b)) + switch(p[2], a, b, 1) * np.exp(-2.0 * gaps(a, b) / p[1])
-    ),
-    [1.3, 0.8, 2.2],
-)
 NOISE = 0.2
 
 

@@ -5,6 +5,7 @@ import itertools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import scipy.linalg
@@ -151,6 +152,14 @@ def test_h52_an_unseen_category_is_named_with_the_remedy():
         (lambda: kernels.Categorical("city", 2)({"city": np.array([0.0, 1.0])}), "integers in 'city'"),
         (lambda: kernels.Categorical("city", 2)(X), "needs rows with a category"),
         (lambda: kernels.Categorical("city", 2, correlation=1.5), "between 0 and 1"),
+        (lambda: kernels.Categorical("city", 2, correlation=[0.1, 0.2]), "correlation must be one number"),
+        (lambda: kernels.Categorical("city", 2)({"city": np.array([[0], [1]])}), r"its category, got shape \(2, 1\)"),
+        (lambda: kx.Select(kernels.Graph(PATH), key="v")({"v": np.array([[0], [1]])}), r"its node, got shape \(2, 1\)"),
+        (lambda: kernels.Sphere(kx.RBF(), radius=np.inf), "radius of a sphere must be finite and positive"),
+        (lambda: kernels.Sphere(kx.RBF(), radius=np.ones(2)), "radius of a sphere must be one number"),
+        (lambda: kernels.SpectralMixture.of_periodogram(X[:0], X[:0, 0], 1), r"got shapes \(0, 2\) and \(0,\)"),
+        (lambda: kernels.ChangePoint(kernels.Tanimoto(), kx.RBF())(-abs(X)), "without negative numbers"),
+        (lambda: kx.RandomFeatures(kernels.Sphere(kx.RBF()), 4)(100.0 + abs(X)), "row 0 has the latitude"),
         (lambda: kernels.Wendland(columns=1)(X), r"up to 1 columns.*Wendland\(columns=2\)"),
         (lambda: kernels.Wendland(smoothness=4), "0, 1, 2 or 3"),
         (lambda: kernels.ChangePoint(kx.CubicSpline(), kx.RBF()), "conditionally definite"),
@@ -172,6 +181,78 @@ def test_h52_an_unseen_category_is_named_with_the_remedy():
 def test_bad_input_is_refused(build, words):
     with pytest.raises(ValueError, match=words):
         build()
+
+
+def test_a_class_in_the_place_of_a_kernel_is_refused(monkeypatch):
+    # As users have it: without the type checks of the tests, which would be first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    normal = kernels.NormalInputs()
+    for make in (
+        lambda kernel: kx.Select(kernel, columns=0),
+        lambda kernel: kx.Warp(kernel, jnp.sin),
+        lambda kernel: kernels.Scale(kernel, 2.0),
+        lambda kernel: kernels.Sum((kx.RBF(), kernel)),
+        lambda kernel: kernels.Power(kernel, 2),
+        lambda kernel: kernels.ChangePoint(kx.RBF(), kernel),
+        lambda kernel: kernels.Additive([kernel, kx.RBF()], 1),
+        lambda kernel: kernels.OrthogonalAdditive([kernel], 1),
+        lambda kernel: kernels.ZeroMean(kernel, normal),
+        lambda kernel: kernels.ICM(kernel, 2),
+        lambda kernel: kernels.Sphere(kernel),
+        lambda kernel: kernels.OfFunctionals(kernel),
+        lambda kernel: kx.RandomFeatures(kernel, 4),
+    ):
+        with pytest.raises(TypeError, match=r"must be a kernax kernel, got <class.*RBF'> \(write it with parentheses"):
+            make(kx.RBF)
+        with pytest.raises(TypeError, match="must be a kernax kernel, got 'rbf'"):
+            make("rbf")
+
+
+def test_rows_of_several_parts_need_kernels_that_choose_one():
+    """Before anything is traced, and wherever rows come in."""
+    data = kx.Data({"x": X, "task": CODES}, np.ones(7))
+    for kernel in (kx.RBF(), kernels.Coregion(3) * kx.Matern32(), kernels.Gibbs(lambda row: 0.0), kx.Linear() + 1.0):
+        model = kx.Model(kernel, noise=0.1)
+        for ask in (
+            lambda model: kx.condition(model, data),
+            lambda model: kx.fit(model, data),
+            lambda model: kx.initialise(model, data),
+            lambda model: kx.sample(model, data.x, key=jax.random.key(0)),
+            lambda model: model.kernel(data.x),
+        ):
+            with pytest.raises(ValueError, match=r"dict with the keys \['task', 'x'\](.|\n)*kx\.Select\(kernel, key='x'\)"):
+                ask(model)
+    with pytest.raises(ValueError, match=r"tuple of 2 parts.*axis=0"):
+        kx.condition(kx.Model(kx.RBF(), noise=0.1), kx.Data(kx.Grid((X[:3], X[:2])), np.ones(6)))
+
+
+def test_slopes_where_points_coincide():
+    """The covariance of the gradient with itself at one point, by hand; both sides of a matrix meet there."""
+    place = np.array([0.4, -1.3])
+    frequency, bandwidth = np.array([[0.3, 0.1], [0.7, 0.5]]), np.array([[0.1, 0.2], [0.3, 0.1]])
+    weight, on = np.array([0.6, 1.1]), 1 / (1 + np.exp(-(0.4 - 0.2) / 0.5))
+    steep = 2 * (on * (1 - on) / 0.5) ** 2 * np.diag([1.0, 0.0])
+    mixture = sum(w * (np.diag(b**2) + np.outer(f, f)) for w, f, b in zip(weight, frequency, bandwidth, strict=True))
+    rad = np.pi / 180
+    cases = {
+        "spectral mixture": (kernels.SpectralMixture(weight, frequency, bandwidth), 4 * np.pi**2 * mixture),
+        "change point": (
+            kernels.ChangePoint(kx.RBF(0.7), kx.Matern32(1.3), location=0.2, width=0.5),
+            np.eye(2) * ((1 - on) ** 2 / 0.7**2 + 3 * on**2 / 1.3**2) + steep,
+        ),
+        # A column is in one product of one column and in one of two, whose other factor is 1.
+        "additive": (
+            kernels.Additive([kx.RBF(0.8), kx.Matern52(1.5)], 2, variance=[0.7, 0.4]),
+            1.1 * np.diag([1 / 0.8**2, 5 / 3 / 1.5**2]),
+        ),
+        "sphere": (kernels.Sphere(kx.RBF(0.3)), (rad / 0.3) ** 2 * np.diag([1.0, np.cos(0.4 * rad) ** 2])),
+        "tanimoto": (kernels.Tanimoto(), 2 * np.eye(2) / (place @ place)),
+    }
+    rows = kx.observe.gradients(place[None])
+    observed = [kernels.OfFunctionals(kernel) for kernel, _ in cases.values()]
+    ours = eqx.filter_jit(lambda observed: [k(rows, rows) for k in observed])
+    for (name, (_, expected)), found in zip(cases.items(), ours(observed), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
 def test_hamming_and_tanimoto():

@@ -137,6 +137,9 @@ def test_h52_what_the_noise_does_not_know_is_refused_before_tracing():
             kx.condition(PER_GROUP, kx.Data(x, Y))
     with pytest.raises(ValueError, match="positive"):
         kx.noises.PerGroup("task", [0.1, -0.5])
+    for make in (kx.noises.PerGroup, kx.means.PerGroup):
+        with pytest.raises(ValueError, match=r"a vector with one \w+ for each group, got shape \(\)"):
+            make("task", 0.1)
 
 
 def test_noise_per_training_row_says_nothing_about_new_rows():

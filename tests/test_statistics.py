@@ -119,6 +119,18 @@ def test_components_are_those_of_scikit_learn():
     assert np.isfinite(flat(new)).all()
 
 
+def test_answers_have_the_floating_type_of_the_rows():
+    x, kernel = X.astype(np.float32), 1.5 * kx.Matern32(0.7)
+    for ask in (
+        lambda x: statistics.mmd(kernel, x, x + 1),
+        lambda x: statistics.hsic(kernel, x, kernel, x**2),
+        lambda x: statistics.kernel_pca(kernel, x, 2)(x),
+    ):
+        found = ask(x)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, ask(X), atol=1e-5)
+
+
 def test_samples_are_refused_with_a_reason():
     with pytest.raises(ValueError, match="two rows or more"):
         statistics.mmd(kx.RBF(), X, X[:1])

@@ -14,7 +14,7 @@ from kernax.data import Data
 from kernax.fitting._fitted import Fit
 from kernax.kernels import AbstractStationary
 from kernax.model import AbstractModel, condition
-from kernax.model._checks import check_model, model_of
+from kernax.model._checks import check_model_and_data, model_of
 from kernax.parameters import as_dtype, constrain, log_prior, parameters, setting, unconstrain
 from kernax.selection import negative_log_marginal_likelihood
 from kernax.solvers import AbstractSolver
@@ -47,7 +47,7 @@ def initialise(model: AnyModel | Fit[AnyModel], data: Data, *, solver: AbstractS
     A model like `model`, with other values.
     """
     given = model_of(model)
-    check_model(given, "initialise")
+    check_model_and_data(given, data, "initialise")
     start = _initialised(given, data)
     return start if solver is None else with_best_lengthscales(start, data, solver)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import whole_number
 from kernax.kernels import _markov as markov
-from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._kernel import AbstractKernel, check_is_kernel
 from kernax.kernels._trends import joined_trends
 from kernax.parameters import Parameter, positive
 from kernax.rows import num_rows, row_dtype
@@ -27,6 +27,10 @@ class Sum(AbstractKernel):
     """
 
     kernels: tuple[AbstractKernel, ...]
+
+    def __check_init__(self):
+        for kernel in self.kernels:
+            check_is_kernel(kernel, "each kernel of a sum")
 
     def pair(self, a, b):
         return sum((k.pair(a, b) for k in self.kernels[1:]), self.kernels[0].pair(a, b))
@@ -171,6 +175,9 @@ class Scale(AbstractKernel):
 
     kernel: AbstractKernel
     variance: Float[Parameter, ""] = positive(default=1.0, scalar=True, unit="y²")
+
+    def __check_init__(self):
+        check_is_kernel(self.kernel, "Scale.kernel")
 
     def pair(self, a, b):
         return self.variance * self.kernel.pair(a, b)
@@ -317,7 +324,10 @@ def multiplied(kernel: AbstractKernel, other: Any) -> AbstractKernel:
 
 
 def refuse_spline(kernel: AbstractKernel, what: str) -> None:
-    """Raise `ValueError` for a spline: it is definite only beside its trend, and multiplication does not keep that."""
+    """Raise `ValueError` for a spline: it is definite only beside its trend, and multiplication does not keep that.
+
+    Raise `TypeError` for what is not a kernel."""
+    check_is_kernel(kernel, f"the kernel of {what}")
     if kernel.trend() is not None:
         raise ValueError(
             f"{kernel!r} is only conditionally definite, so {what} of it is not a kernel: add to it, or scale it by a "

@@ -6,16 +6,17 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from kernax._arrays import is_concrete, matmul, whole_number
+from kernax._labels import check_labels
 from kernax.kernels._kernel import AbstractKernel
-from kernax.kernels._markov import of_features
+from kernax.kernels._of_labels import AbstractOfLabels, first_loadings, of_loadings, root_of_loadings, with_variance
 from kernax.parameters import Parameter, interval, positive, real
 from kernax.rows import is_label
 
 
-class Categorical(AbstractKernel):
+class Categorical(AbstractOfLabels):
     """A kernel of categories. Rows hold them as integers: `{"x": x, "city": codes}`.
 
     With `rank=None` it is 1 for equal categories and one `correlation` between 0 and 1 for different ones. With a rank it is
@@ -35,7 +36,7 @@ class Categorical(AbstractKernel):
     key: str = eqx.field(static=True)
     levels: tuple[Any, ...] = eqx.field(static=True)
     # `None` where the other form is used.
-    correlation: Any = interval(0.0, 1.0, default=None)
+    correlation: Any = interval(0.0, 1.0, default=None, scalar=True)
     loadings: Any = real(default=None, unit="y")
     variances: Any = positive(default=None, unit="y²")
 
@@ -50,10 +51,7 @@ class Categorical(AbstractKernel):
             self.correlation = jnp.asarray(correlation, float)
             return
         rank = whole_number(rank, "Categorical.rank")
-        # Columns that are all different: those that start alike would stay alike. Every category has variance 1.
-        start = np.sqrt(0.5 / rank) * np.cos(np.arange(rank) * (2.0 * np.arange(len(names))[:, None] + 1.0))
-        self.loadings = jnp.asarray(start, float)
-        self.variances = jnp.asarray(1.0 - np.sum(start**2, axis=1), float)
+        self.loadings, self.variances = first_loadings(len(names), rank)
 
     def codes(self, values: Any) -> Int[np.ndarray, " n"]:
         """Categories by name as integers.
@@ -86,49 +84,21 @@ class Categorical(AbstractKernel):
         """
         if self.correlation is not None:
             return jnp.where(jnp.eye(len(self.levels), dtype=bool), 1.0, self.correlation)
-        return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)
+        return of_loadings(self.loadings, self.variances)
 
     def check(self, x: Any, counts: Any = None) -> None:
         """Raise `ValueError` if a row has a category that is not among the levels, as far as that can be seen."""
         del counts
-        codes = self._codes(x)
-        if not is_concrete(codes):
-            return
-        wrong = (np.asarray(codes) < 0) | (np.asarray(codes) >= len(self.levels))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(
-                f"Categorical({self.key!r}) has {len(self.levels)} levels ({self._shown()}), but row {row} has the category "
-                f"{int(np.asarray(codes).ravel()[row])}: categories are numbered from 0 to {len(self.levels) - 1}. Leave "
-                "out the row, or fit with this level among the levels."
-            )
-
-    def pair(self, a, b):
-        (s, s_known), (t, t_known) = self._found(a), self._found(b)
-        return jnp.where(s_known & t_known, self.matrix()[s, t], jnp.nan)
-
-    def gram(self, x, z):
-        # By products with 0 and 1, which are exact: derivatives of an entry that is looked up n² times are a slow sum.
-        left, known = self._indicators(x)
-        right, z_known = (left, known) if z is None else self._indicators(z)
-        return jnp.where(known[:, None] & z_known, matmul(matmul(left, self.matrix()), right.T), jnp.nan)
-
-    def diag(self, x):
-        codes, known = self._found(x)
-        return jnp.where(known, jnp.diagonal(self.matrix())[codes], jnp.nan)
-
-    def state_space(self):
-        return of_features(self.features)
-
-    def features(self, x):
-        codes, known = self._found(x)
-        if self.correlation is not None:
-            levels = jnp.eye(len(self.levels), dtype=self.correlation.dtype)
-            common = jnp.ones((len(self.levels), 1), levels.dtype)
-            root = jnp.concatenate([_root(self.correlation) * common, _root(1.0 - self.correlation) * levels], axis=1)
-        else:
-            root = jnp.concatenate([self.loadings, jnp.diag(jnp.sqrt(self.variances))], axis=1)
-        return jnp.where(known[:, None], root[codes], jnp.nan)
+        check_labels(
+            self._labels(x),
+            self._size,
+            f"Categorical({self.key!r})",
+            "category",
+            has=f"levels ({self._shown()})",
+            names="categories",
+            belongs="has the",
+            remedy=" Leave out the row, or fit with this level among the levels.",
+        )
 
     def coordinates(self, x):
         # Rows of other categories are not far away: `Vecchia` finds neighbours by the numbers in the rows.
@@ -140,11 +110,20 @@ class Categorical(AbstractKernel):
     def initialised(self, x, mask, variance):
         if self.correlation is not None:
             return self
-        share = variance / jnp.mean(jnp.diagonal(self.matrix()))
-        values = (jnp.sqrt(share) * self.loadings, share * self.variances)
-        return eqx.tree_at(lambda k: (k.loadings, k.variances), self, values)
+        return with_variance(self, variance)
 
-    def _codes(self, x: Any) -> Any:
+    def _root(self):
+        if self.correlation is None:
+            return root_of_loadings(self.loadings, self.variances)
+        levels = jnp.eye(self._size, dtype=self.correlation.dtype)
+        common = jnp.ones((self._size, 1), levels.dtype)
+        return jnp.concatenate([_root(self.correlation) * common, _root(1.0 - self.correlation) * levels], axis=1)
+
+    @property
+    def _size(self):
+        return len(self.levels)
+
+    def _labels(self, x: Any) -> Any:
         if not isinstance(x, dict) or self.key not in x:
             raise ValueError(
                 f"Categorical({self.key!r}) needs rows with a category: write kx.Data({{'x': x, {self.key!r}: codes}}, y)."
@@ -155,16 +134,6 @@ class Categorical(AbstractKernel):
                 "kernel.codes(names), or .astype(int)."
             )
         return x[self.key].astype(int)
-
-    def _found(self, x: Any) -> tuple[Array, Array]:
-        """Codes, and which are known. A category that nobody has seen has the kernel NaN, not that of another one."""
-        codes = self._codes(x)
-        known = (codes >= 0) & (codes < len(self.levels))
-        return jnp.where(known, codes, 0), known
-
-    def _indicators(self, x: Any) -> tuple[Float[Array, "n levels"], Bool[Array, " n"]]:
-        codes, known = self._found(x)
-        return (codes[:, None] == jnp.arange(len(self.levels))).astype(self.matrix().dtype), known
 
     def _shown(self) -> str:
         shown = ", ".join(repr(level) for level in self.levels[:8])

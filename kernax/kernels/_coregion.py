@@ -7,18 +7,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import as_floats, matmul, whole_number
-from kernax._labels import as_labels, check_labels, known_labels, labels_at
+from kernax._arrays import as_floats, whole_number
+from kernax._labels import as_labels, check_labels, labels_at
 from kernax.kernels._inputs import Select
 from kernax.kernels._kernel import AbstractKernel
-from kernax.kernels._markov import of_features
+from kernax.kernels._of_labels import AbstractOfLabels, first_loadings, of_loadings, root_of_loadings, with_variance
 from kernax.parameters import Parameter, positive, real
 
 
-class Coregion(AbstractKernel):
+class Coregion(AbstractOfLabels):
     """Covariance of tasks, `k(s, t) = [B Bᵀ + diag(v)]_st`, for tasks that are numbered from 0.
 
     Multiplied by a kernel of the inputs it makes correlated outputs; see [`kernax.kernels.ICM`][]. B has a row of loadings
@@ -40,11 +39,9 @@ class Coregion(AbstractKernel):
 
     def __init__(self, number: Any, rank: Any = 1, key: str | None = "task", *, loadings: Any = None, variances: Any = None):
         number, rank = whole_number(number, "Coregion.number"), whole_number(rank, "Coregion.rank")
-        # Columns that are all different: those that start alike would stay alike.
-        start = np.sqrt(0.5 / rank) * np.cos(np.arange(rank) * (2.0 * np.arange(number)[:, None] + 1.0))
+        shared, own = first_loadings(number, rank)
         self.key = key
-        self.loadings = jnp.asarray(start, float) if loadings is None else as_floats(loadings, "Coregion.loadings")
-        own = jnp.asarray(1.0 - np.sum(start**2, axis=1), float)
+        self.loadings = shared if loadings is None else as_floats(loadings, "Coregion.loadings")
         self.variances = own if variances is None else as_floats(variances, "Coregion.variances")
         if self.loadings.shape != (number, rank) or self.variances.shape != (number,):
             raise ValueError(
@@ -64,7 +61,7 @@ class Coregion(AbstractKernel):
 
         A matrix of shape `(number, number)`.
         """
-        return matmul(self.loadings, self.loadings.T) + jnp.diag(self.variances)
+        return of_loadings(self.loadings, self.variances)
 
     def correlation(self) -> Float[Array, "tasks tasks"]:
         """The correlation of the tasks.
@@ -77,29 +74,6 @@ class Coregion(AbstractKernel):
         scale = jnp.sqrt(jnp.diagonal(matrix))
         return matrix / (scale[:, None] * scale)
 
-    def pair(self, a, b):
-        (s, known), (t, t_known) = self._places(a), self._places(b)
-        value = jnp.sum(self.loadings[s] * self.loadings[t]) + jnp.where(s == t, self.variances[s], 0.0)
-        return jnp.where(known & t_known, value, jnp.nan)
-
-    def gram(self, x, z):
-        # By products with 0 and 1, which are exact. The derivative of an entry of a matrix at n² places is a slow sum.
-        left = self._indicators(x)
-        right = left if z is None else self._indicators(z)
-        return matmul(matmul(left, self.matrix()), right.T)
-
-    def diag(self, x):
-        tasks, known = self._places(x)
-        return jnp.where(known, jnp.diagonal(self.matrix())[tasks], jnp.nan)
-
-    def state_space(self):
-        return of_features(self.features)
-
-    def features(self, x):
-        tasks, known = self._places(x)
-        root = jnp.concatenate([self.loadings, jnp.diag(jnp.sqrt(self.variances))], axis=1)
-        return jnp.where(known[:, None], root[tasks], jnp.nan)
-
     def axes(self) -> dict[int | str, AbstractKernel] | None:
         if self.key is None:
             return None
@@ -107,25 +81,22 @@ class Coregion(AbstractKernel):
         return {self.key: Coregion(self.number, rank, None, loadings=self.loadings, variances=self.variances)}
 
     def check(self, x, counts=None):
-        check_labels(self._tasks(x), self.number, self._name, "task", has="tasks", counts=counts)
+        check_labels(self._labels(x), self.number, self._name, "task", has="tasks", counts=counts)
 
     def initialised(self, x, mask, variance):
-        share = variance / jnp.mean(jnp.diagonal(self.matrix()))
-        values = (jnp.sqrt(share) * self.loadings, share * self.variances)
-        return eqx.tree_at(lambda k: (k.loadings, k.variances), self, values)
+        return with_variance(self, variance)
 
-    def _tasks(self, x: Any) -> Any:
+    def _root(self):
+        return root_of_loadings(self.loadings, self.variances)
+
+    @property
+    def _size(self):
+        return self.number
+
+    def _labels(self, x: Any) -> Any:
         if self.key is None:
             return as_labels(x, f"{self._name} needs integers").astype(int)
         return labels_at(x, self.key, self._name, "task").astype(int)
-
-    def _places(self, x: Any) -> tuple[Any, Any]:
-        """Tasks, and which are known. A task that does not exist has the kernel NaN, not that of another one."""
-        return known_labels(self._tasks(x), self.number)
-
-    def _indicators(self, x: Any) -> Float[Array, "n tasks"]:
-        tasks, known = self._places(x)
-        return jnp.where(known[:, None], jax.nn.one_hot(tasks, self.number, dtype=self.variances.dtype), jnp.nan)
 
     @property
     def _name(self) -> str:

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from kernax._arrays import is_concrete
 from kernax.kernels._coregion import coregion_in
-from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._kernel import AbstractKernel, check_is_kernel
 from kernax.kernels._matern import Matern
 from kernax.kernels._stationary import Matern52
 from kernax.rows import Functionals, Rows, functionals_in, values_at
@@ -36,13 +36,14 @@ class OfFunctionals(AbstractKernel):
     kernel: AbstractKernel
 
     def __check_init__(self):
+        check_is_kernel(self.kernel, "OfFunctionals.kernel")
         tasks = coregion_in(self.kernel)
         if tasks is not None:
             raise ValueError(
                 "OfFunctionals takes a kernel of points, and this one also has tasks: write "
                 f'kx.kernels.Coregion({tasks.number}) * kx.Select(kx.kernels.OfFunctionals(kernel), key="x").'
             )
-        if isinstance(self.kernel, AbstractKernel) and self.kernel.trend() is not None:
+        if self.kernel.trend() is not None:
             raise ValueError(
                 f"{self.kernel!r} is only conditionally definite, so OfFunctionals does not take it: use kx.Matern52(), or "
                 "another kernel without a trend."

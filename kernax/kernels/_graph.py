@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import as_floats, is_concrete, matmul
+from kernax._labels import check_labels, known_labels
 from kernax.kernels._kernel import AbstractKernel
 from kernax.kernels._markov import of_features
 from kernax.parameters import Parameter, positive
@@ -68,16 +69,9 @@ class Graph(AbstractKernel):
     def check(self, x: Any, counts: Any = None) -> None:
         """Raise `ValueError` if a row names a node that the graph does not have, as far as that can be seen."""
         del counts
-        nodes, number = self._nodes(x), len(self.spectrum.eigenvalues)
-        if not is_concrete(nodes):
-            return
-        wrong = (np.asarray(nodes) < 0) | (np.asarray(nodes) >= number)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(
-                f"Graph has {number} nodes, but row {row} is node {int(np.asarray(nodes).ravel()[row])}: nodes are numbered "
-                f"from 0 to {number - 1}. Leave out the row, or give a Laplacian that has this node."
-            )
+        number = len(self.spectrum.eigenvalues)
+        remedy = " Leave out the row, or give a Laplacian that has this node."
+        check_labels(self._nodes(x), number, "Graph", "node", has="nodes", belongs="is", remedy=remedy)
 
     def _weights(self) -> Float[Array, " nodes"]:
         """f(λ), divided by its mean: the mean of the diagonal."""
@@ -90,9 +84,8 @@ class Graph(AbstractKernel):
 
     def _vectors(self, x: Any) -> tuple[Float[Array, "*n nodes"], Bool[Array, "*n"]]:
         """Rows of U, and which nodes the graph has. Others have the kernel NaN, not that of another node."""
-        nodes = self._nodes(x)
-        known = (nodes >= 0) & (nodes < len(self.spectrum.vectors))
-        return jnp.asarray(self.spectrum.vectors, self.lengthscale.dtype)[jnp.where(known, nodes, 0)], known
+        nodes, known = known_labels(self._nodes(x), len(self.spectrum.vectors))
+        return jnp.asarray(self.spectrum.vectors, self.lengthscale.dtype)[nodes], known
 
     def _nodes(self, x: Any) -> Any:
         if not isinstance(x, jax.Array | np.ndarray) or not is_label(x):

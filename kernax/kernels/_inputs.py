@@ -11,7 +11,7 @@ import numpy as np
 
 from kernax._arrays import matmul
 from kernax._stored import is_stored
-from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._kernel import AbstractKernel, check_is_kernel
 from kernax.kernels._markov import of_features, selected, viewed
 from kernax.kernels._trends import ViewedTrend
 from kernax.parameters import as_function
@@ -35,6 +35,7 @@ class Select(AbstractKernel):
 
     def __init__(self, kernel: AbstractKernel, columns: Any = None, *, key: str | None = None, axis: int | None = None):
         self.kernel, self.key, self.axis, self.columns = kernel, key, axis, None
+        check_is_kernel(kernel, "Select.kernel")
         if sum(part is not None for part in (columns, key, axis)) != 1:
             raise ValueError("Select needs exactly one of columns=, key= and axis=.")
         if key is not None and not isinstance(key, str):
@@ -141,6 +142,9 @@ class Warp(AbstractKernel):
 
     kernel: AbstractKernel
     transform: Any = eqx.field(converter=as_function)
+
+    def __check_init__(self):
+        check_is_kernel(self.kernel, "Warp.kernel")
 
     def pair(self, a, b):
         return self.kernel.pair(self.transform(a), self.transform(b))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jaxtyping import Array, Bool, Float, PyTree
 
+from kernax._forms import try_one_row
 from kernax.parameters import Parametrised, as_dtype
 from kernax.rows import Functionals, Grid, Rows, as_rows, check_same_columns, row_dtype, take
 
@@ -222,12 +223,12 @@ class AbstractKernel(Parametrised):
         A matrix of shape `(n, n)` or `(n, m)`.
         """
         x = take(as_rows(x, "x"))
-        self.check(x)
+        check_rows(self, x)
         if z is None:
             return as_dtype(self, row_dtype(x)).gram(x, None)
         z = take(as_rows(z, "z"))
         check_same_columns(z, x, "z", "x")
-        self.check(z)
+        check_rows(self, z)
         return as_dtype(self, row_dtype(x, z)).gram(x, z)
 
     def __add__(self, other: Any) -> "AbstractKernel":
@@ -249,7 +250,35 @@ class AbstractKernel(Parametrised):
     __rmul__ = __mul__
 
 
+def check_is_kernel(value: Any, name: str) -> None:
+    """Raise `TypeError` if the value of this name is not a kernel."""
+    if not isinstance(value, AbstractKernel):
+        hint = " (write it with parentheses: an instance, not the class)" if isinstance(value, type) else ""
+        raise TypeError(f"{name} must be a kernax kernel, got {value!r}{hint}.")
+
+
 def check_rows(kernel: AbstractKernel, x: Any, counts: Any = None) -> None:
-    """`kernel.check` of rows that may be a `kx.Grid`."""
+    """`kernel.check` of rows that may be a `kx.Grid`. Raise `ValueError` if rows are a structure and the kernel takes only
+    an array."""
     if type(kernel).check is not AbstractKernel.check:
         kernel.check(x.with_labels() if isinstance(x, Grid) else x, counts)
+    parts = x
+    if isinstance(x, Grid):
+        parts = x.axes if x.names is None else dict(zip(x.names, x.axes, strict=True))
+    if not isinstance(parts, dict | tuple | list):
+        return
+    try:
+        try_one_row(_of_one_row, kernel, parts)
+    except (AttributeError, IndexError, TypeError) as error:
+        shown, place = f"a tuple of {len(parts)} parts", "axis=0"
+        if isinstance(parts, dict):
+            key = "x" if "x" in parts else next(iter(parts))
+            shown, place = f"a dict with the keys {sorted(parts)}", f"key={key!r}"
+        raise ValueError(
+            f"a row is {shown}, and {kernel!r} does not take such rows: choose the part that each kernel uses, such as "
+            f"kx.Select(kernel, {place})."
+        ) from error
+
+
+def _of_one_row(kernel: AbstractKernel, row: Any) -> Any:
+    return kernel.pair(row, row)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from kernax._arrays import matmul, whole_number
 from kernax._programs import compiled
-from kernax.kernels._kernel import AbstractKernel
+from kernax.kernels._kernel import AbstractKernel, check_is_kernel
 
 
 class RandomFeatures(AbstractKernel):
@@ -50,6 +50,7 @@ class RandomFeatures(AbstractKernel):
     seed: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
+        check_is_kernel(self.kernel, "RandomFeatures.kernel")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ValueError(f"RandomFeatures.seed must be a whole number, not negative, got {self.seed!r}.")
 
@@ -73,6 +74,9 @@ class RandomFeatures(AbstractKernel):
 
     def coordinates(self, x):
         return self.kernel.coordinates(x)
+
+    def check(self, x, counts=None):
+        self.kernel.check(x, counts)
 
     def initialised(self, x, mask, variance):
         return eqx.tree_at(lambda k: k.kernel, self, self.kernel.initialised(x, mask, variance))

@@ -62,8 +62,10 @@ class SpectralMixture(AbstractKernel):
         A `SpectralMixture` whose weights are in proportion to the power of the peaks and add up to the variance of y.
         """
         x, y = (np.asarray(value, float) for value in (x, y))
-        if x.ndim != 2 or y.shape != x.shape[:1]:
-            raise ValueError(f"of_periodogram needs x of shape (n, d) and y of shape (n,), got {x.shape} and {y.shape}.")
+        if x.ndim != 2 or y.shape != x.shape[:1] or not x.size:
+            raise ValueError(
+                f"of_periodogram needs rows x of shape (n, d) and y of shape (n,), got shapes {x.shape} and {y.shape}."
+            )
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
             raise ValueError("of_periodogram needs finite x and y, got NaN or infinity: leave those rows out.")
         number, spread = whole_number(number, "number"), float(np.var(y)) or 1.0

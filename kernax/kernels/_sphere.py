@@ -1,5 +1,6 @@
 """Kernels of places on a sphere."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kernax._arrays import as_floats, is_concrete
+from kernax._arrays import is_concrete
 from kernax.kernels._inputs import Warp
 from kernax.kernels._kernel import AbstractKernel
 
@@ -20,11 +21,11 @@ class LatitudeLongitude(eqx.Module):
     - `radius`: the radius of the sphere.
     """
 
-    radius: float = eqx.field(static=True, default=1.0)
+    radius: float = eqx.field(static=True, default=1.0, converter=lambda radius: _one_number(radius))
 
     def __check_init__(self):
-        if not as_floats(self.radius, "radius") > 0:
-            raise ValueError(f"the radius of a sphere must be positive, got {self.radius!r}.")
+        if not 0 < self.radius < math.inf:
+            raise ValueError(f"the radius of a sphere must be finite and positive, got {self.radius:g}.")
 
     def check(self, x: Any) -> None:
         """Raise `ValueError` if a latitude or longitude is out of range, as far as that can be seen before tracing."""
@@ -60,7 +61,13 @@ class LatitudeLongitude(eqx.Module):
         return self.radius * jnp.stack([flat * jnp.cos(longitude), flat * jnp.sin(longitude), jnp.sin(latitude)])
 
 
-def Sphere(kernel: AbstractKernel, *, radius: float = 1.0) -> Warp:  # noqa: N802  (a kernel, made of another one)
+def _one_number(radius: Any) -> float:
+    if np.ndim(radius):
+        raise ValueError(f"the radius of a sphere must be one number, got shape {np.shape(radius)}.")
+    return float(radius)
+
+
+def Sphere(kernel: AbstractKernel, *, radius: Any = 1.0) -> Warp:  # noqa: N802  (a kernel, made of another one)
     """A kernel of the straight distance, through the sphere, between two places.
 
     Rows are latitude and longitude in degrees. Longitudes may run from -180 to 180 or from 0 to 360, and the poles need no

@@ -17,7 +17,8 @@ class ChangePoint(AbstractKernel):
     """One kernel before a point and another one after it: `(1 - σ_a)(1 - σ_b) k_1(a, b) + σ_a σ_b k_2(a, b)`.
 
     `σ_a = 1/(1 + e^(-(a_c - location)/width))` is a switch in column c. Positive definite, since it is the covariance of
-    `(1 - σ)f_1 + σ f_2` with independent functions. Use it if the behaviour changes at some time or place.
+    `(1 - σ)f_1 + σ f_2` with independent functions. Use it if the behaviour changes at some time or place. It has a state
+    space, for `kx.StateSpace()`, if both kernels have one.
 
     **Arguments:**
 
@@ -68,6 +69,10 @@ class ChangePoint(AbstractKernel):
     def coordinates(self, x):
         known = [part for part in (self.before.coordinates(x), self.after.coordinates(x)) if part is not None]
         return jnp.concatenate(known, axis=1) if known else None
+
+    def check(self, x, counts=None):
+        self.before.check(x, counts)
+        self.after.check(x, counts)
 
     def initialised(self, x, mask, variance):
         started = (self.before.initialised(x, mask, variance), self.after.initialised(x, mask, variance))

@@ -147,6 +147,28 @@ class _Linearised(AbstractLinearised):
         return Direction(change, jnp.zeros_like(at.intercept), matmul(self.gram, change))
 
 
+class _Uniform(AbstractLinearised):
+    """A Newton step from f = 0, where all probabilities are 1/k: with the factor of `I + K/k`, for all classes.
+
+    There `W = (I - 11ᵀ/k)/k` between classes, and residuals add up to 0 over them, so that W is 1/k for them.
+    """
+
+    gram: Matrix
+    system: CholeskySystem
+
+    @property
+    def jitter(self):
+        return self.system.jitter
+
+    @property
+    def result(self):
+        return self.system.result
+
+    def direction(self, at, pulls):
+        change = self.system.solve(pulls - at.alpha).value
+        return Direction(change, jnp.zeros_like(at.intercept), matmul(self.gram, change))
+
+
 def newton_step(gram: Matrix, inner: SoftmaxCurvature, residual: Columns) -> Columns:
     """`(I + WK)⁻¹ residual`."""
     return residual - inner(matmul(gram, residual))
@@ -164,7 +186,13 @@ def mode(task: SoftmaxTask, max_steps: int, max_jitter: float | None) -> Minimum
 
     # A Gram matrix that is not finite makes NaN of zeros.
     start = Point(zeros, jnp.zeros((), zeros.dtype), matmul(task.gram, zeros))
-    return minimise(task.term, start, linearise, max_steps)
+    # The first moves need one factor instead of k + 1.
+    system = factorise_matrix(task.gram / zeros.shape[1], jnp.ones((), zeros.dtype), task.term.counts, max_jitter)
+    first = minimise(task.term, start, lambda values, least: _Uniform(task.gram, system), 1)
+    sound = jnp.isfinite(first.gradient_norm)
+    start = jax.tree.map(lambda moved, given: jnp.where(sound, moved, given), first.point, start)
+    found = minimise(task.term, start, linearise, max_steps)
+    return found._replace(num_steps=found.num_steps + 1)
 
 
 @eqx.filter_custom_jvp

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from kernax._arrays import matmul
-from kernax._labels import check_labels, known_labels, labels_at
+from kernax._labels import check_labels, check_one_each, known_labels, labels_at
 from kernax.parameters import Parameter, Parametrised, as_function, real
 from kernax.rows import Grid, Rows, at_rows, map_rows
 
@@ -94,6 +94,9 @@ class PerGroup(Parametrised):
 
     key: str = eqx.field(static=True)
     values: Float[Parameter, " groups"] = real(unit="y")
+
+    def __check_init__(self):
+        check_one_each(self.values, "means.PerGroup", "number")
 
     def __call__(self, a: Any) -> Float[Array, ""]:
         """The mean at one point.

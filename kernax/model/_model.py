@@ -15,6 +15,7 @@ from kernax.grams import AbstractGram, gram_of
 from kernax.kernels import AbstractKernel, as_trend, joined_trends
 from kernax.kernels._coregion import coregion_in
 from kernax.kernels._functionals import check_observable
+from kernax.kernels._kernel import check_is_kernel
 from kernax.means import Constant, PerGroup, Zero, as_mean, mean_values
 from kernax.noises import AbstractNoise, as_noise, check_noise, is_per_row, noise_values
 from kernax.noises._noises import noise_axis
@@ -214,9 +215,7 @@ def trend_of(model: AbstractModel) -> Any:
 
 def check_kernel(model: AbstractModel) -> None:
     """Raise `TypeError` if `model.kernel` is not a kernel."""
-    if not isinstance(model.kernel, AbstractKernel):
-        hint = " (write it with parentheses: an instance, not the class)" if isinstance(model.kernel, type) else ""
-        raise TypeError(f"{type(model).__name__}.kernel must be a kernax kernel, got {model.kernel!r}{hint}.")
+    check_is_kernel(model.kernel, f"{type(model).__name__}.kernel")
 
 
 def _finite_or(value: Array, otherwise: float) -> Array:

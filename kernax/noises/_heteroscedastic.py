@@ -1,7 +1,6 @@
 """Noise that varies smoothly with the inputs: its logarithm is a function of the row."""
 
 import dataclasses
-import functools
 import hashlib
 import math
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete, matmul
-from kernax._stored import is_stored
+from kernax._forms import form_of, try_one_row
 from kernax.kernels import AbstractKernel, Matern52, Select
 from kernax.noises._sums import AbstractNoise
 from kernax.parameters import Parameter, Parametrised, as_dtype, as_function, positive, real
@@ -69,28 +68,10 @@ class Heteroscedastic(AbstractNoise):
             raise ValueError("Heteroscedastic needs plain rows: for rows of kx.observe, write kx.observe.Noise.")
         if hasattr(self.function, "check"):
             self.function.check(x)
-        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), _form(x))
-        leaves, structure = jax.tree.flatten((_form(self), row))
-        _try(structure, tuple(leaves))
+        try_one_row(Heteroscedastic.__call__, self, x)
 
     def initialised(self, variance):
         return eqx.tree_at(lambda noise: noise.variance, self, variance)
-
-
-def _form(tree: Any) -> Any:
-    """Shapes and types in the place of arrays, which may be in a file."""
-
-    def form(leaf: Any) -> Any:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
-
-    return jax.tree.map(form, tree, is_leaf=is_stored)
-
-
-@functools.lru_cache(maxsize=64)
-def _try(structure: Any, leaves: tuple[Any, ...]) -> None:
-    """Call a noise with one row, without numbers. Thousands of datasets have rows of one form."""
-    noise, row = jax.tree.unflatten(structure, leaves)
-    eqx.filter_eval_shape(lambda noise, row: noise(row), noise, row)
 
 
 class Interpolant(Parametrised):
@@ -149,7 +130,7 @@ class Interpolant(Parametrised):
         `None`.
         """
         check_same_columns(
-            jax.eval_shape(self.anchors.seen, _form(x)), self.anchors.rows, "x", "the anchors of noises.Interpolant"
+            jax.eval_shape(self.anchors.seen, form_of(x)), self.anchors.rows, "x", "the anchors of noises.Interpolant"
         )
 
 

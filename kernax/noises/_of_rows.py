@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kernax._arrays import is_concrete
-from kernax._labels import check_labels, known_labels, labels_at
+from kernax._labels import check_labels, check_one_each, known_labels, labels_at
 from kernax._stored import is_stored
 from kernax.noises._sums import AbstractNoise
 from kernax.parameters import Parameter, positive
@@ -25,6 +25,9 @@ class PerGroup(AbstractNoise):
 
     key: str = eqx.field(static=True)
     variances: Float[Parameter, " groups"] = positive(unit="y²")
+
+    def __check_init__(self):
+        check_one_each(self.variances, "noises.PerGroup", "variance")
 
     def __call__(self, row: Any) -> Float[Array, ""]:
         group, known = known_labels(self._labels(row), self.variances.shape[-1])

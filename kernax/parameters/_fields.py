@@ -93,20 +93,21 @@ def real(*, default: Any = _REQUIRED, unit: str = "") -> Any:
     return _parameter(Real(), default, unit)
 
 
-def interval(lower: float, upper: float, *, default: Any = _REQUIRED, unit: str = "") -> Any:
+def interval(lower: float, upper: float, *, default: Any = _REQUIRED, scalar: bool = False, unit: str = "") -> Any:
     """Declare a parameter between two bounds.
 
     **Arguments:**
 
     - `lower`, `upper`: the bounds, both finite.
     - `default`: the value if none is given. Without it, the class requires one.
+    - `scalar`: accept one number only, no arrays.
     - `unit`: the unit of measurement, as in [`kernax.positive`][].
 
     **Returns:**
 
     A field with the constraint [`kernax.bijectors.Interval`][].
     """
-    return _parameter(Interval(lower, upper), default, unit)
+    return _parameter(Interval(lower, upper), default, unit, scalar)
 
 
 def _parameter(

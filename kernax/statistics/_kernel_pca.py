@@ -12,7 +12,8 @@ from kernax._programs import compiled
 from kernax.grams import MatrixGram, gram_of
 from kernax.kernels import AbstractKernel
 from kernax.kernels._kernel import check_rows
-from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, map_rows, num_rows, take
+from kernax.parameters import as_dtype
+from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, map_rows, num_rows, row_dtype, take
 from kernax.solvers import Eigh
 from kernax.statistics._dependence import centred
 from kernax.statistics._two_samples import checked_rows, gram_matrix
@@ -74,7 +75,7 @@ def kernel_pca(kernel: AbstractKernel, x: Any, number: int) -> KernelPCA:
     rows, number = take(checked_rows(kernel, x, "x")), whole_number(number, "number")
     if number > num_rows(rows):
         raise ValueError(f"number must be between 1 and the number of rows, {num_rows(rows)}, got {number}.")
-    return _kernel_pca(kernel, rows, number)
+    return _kernel_pca(as_dtype(kernel, row_dtype(rows)), rows, number)
 
 
 @compiled

@@ -10,8 +10,9 @@ from kernax._arrays import matmul, whole_number
 from kernax._programs import compiled
 from kernax.grams import gram_of
 from kernax.kernels import AbstractKernel
-from kernax.kernels._kernel import check_rows
-from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, num_rows, take
+from kernax.kernels._kernel import check_is_kernel, check_rows
+from kernax.parameters import as_dtype
+from kernax.rows import Rows, as_rows, check_rows_finite, check_same_columns, num_rows, row_dtype, take
 
 
 class PermutationTest(NamedTuple):
@@ -73,9 +74,7 @@ def _joined(kernel: Any, x: Any, z: Any) -> tuple[Rows, int]:
 
 def checked_rows(kernel: Any, x: Any, name: str) -> Rows:
     """Rows of a sample: finite, two or more, and known to the kernel. Raises `TypeError` if that is no kernel."""
-    if not isinstance(kernel, AbstractKernel):
-        hint = ": write it with parentheses, an instance and not the class" if isinstance(kernel, type) else ""
-        raise TypeError(f"a statistic needs a kernel, such as kx.RBF(), got {kernel!r}{hint}.")
+    check_is_kernel(kernel, "the kernel of a statistic")
     rows = as_rows(x, name)
     if num_rows(rows, name) < 2:
         raise ValueError(f"{name} has {num_rows(rows, name)} row: a sample needs two rows or more.")
@@ -85,8 +84,8 @@ def checked_rows(kernel: Any, x: Any, name: str) -> Rows:
 
 
 def gram_matrix(kernel: AbstractKernel, x: Rows) -> Float[Array, "n n"]:
-    """K of all rows."""
-    return gram_of(kernel, x, jnp.ones(num_rows(x), bool)).dense()
+    """K of all rows, in their floating type."""
+    return gram_of(as_dtype(kernel, row_dtype(x)), x, jnp.ones(num_rows(x), bool)).dense()
 
 
 def _statistic(gram: Float[Array, "q q"], first: Float[Array, "q s"]) -> Float[Array, " s"]:
