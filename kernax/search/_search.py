@@ -76,7 +76,7 @@ def search_kernel(
     **Arguments:**
 
     - `data`: the dataset.
-    - `base`: the base kernels, as a list, or as a dict by the names that expressions are to have. If `None`: `Linear`,
+    - `base`: the base kernels, as a list, or as a dict by the names that they get in expressions. If `None`: `Linear`,
       `RBF`, `Periodic` and `Matern32` for one column; `Linear` and `RBF` of each column for several. A product with
       `Linear` is 0 where x is 0. For a season that grows, shift x so that its size would be 0 there. The variance of a base
       kernel is not fitted, because each product has its own variance.
