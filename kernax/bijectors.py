@@ -114,7 +114,7 @@ class Real(AbstractBijector):
 
 @dataclasses.dataclass(frozen=True)
 class Positive(AbstractBijector):
-    """A positive number, optimised in its logarithm: `exp(u)`, clipped to `floor` and `ceiling`.
+    """A positive number, of which the logarithm is optimised: `exp(u)`, clipped to `floor` and `ceiling`.
 
     A step of the optimiser multiplies the value by a factor, which suits scales of unknown magnitude.
 

@@ -30,18 +30,19 @@ from kernax.rows import (
 class Data(eqx.Module):
     """Inputs, targets, and a mask of the rows that count.
 
-    Masked entries may contain anything, including NaN: they are overwritten here, and no value or gradient depends on them.
+    Rows with `mask=False` may contain anything, including NaN: they are overwritten, and no value or gradient depends on
+    them.
     All numbers are converted to one floating type, the wider one of x and y. Integers and Python numbers take the type of
     the others. Inside a structure, integers keep their type: they are labels.
 
     **Arguments:**
 
     - `x`: inputs: an `(n, d)` array, a structure of arrays with n rows (dict, tuple, dataclass), or a `kx.Grid`. A
-      memory-mapped array (`np.load("x.npy", mmap_mode="r")`) stays in its file, of which `kx.Vecchia()` reads the rows that
-      it needs, when it needs them; other solvers read it whole.
+      memory-mapped array (`np.load("x.npy", mmap_mode="r")`) stays in its file. `kx.Vecchia()` reads rows from it when it
+      needs them; other solvers read the whole file.
     - `y`: targets, `(n,)`, `(n, p)`, or the shape of the grid.
-    - `mask`: which rows count, n booleans; all of them if it is not given. Or which entries of `(n, p)` targets are
-      observed, `(n, p)` booleans: each output is then learned from its own rows.
+    - `mask`: which rows count, as n booleans; all of them if it is not given. For `(n, p)` targets it may also be `(n, p)`
+      booleans that say which entries are observed: each output is then learned from its own rows.
     """
 
     x: Rows

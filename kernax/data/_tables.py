@@ -49,9 +49,9 @@ class Groups:
 def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) -> Groups:
     """The datasets of a long table: rows with the same value of the column `by` are one dataset.
 
-    Datasets come in the order of their first rows. Missing numbers become NaN, and the fit of that dataset
-    reports them. Text such as `NA` or `nan` is missing, too, also in the column `by`, where missing values are an error.
-    Numbers are float32 if all columns of `x` and `y` are, and float64 otherwise.
+    Datasets come in the order of their first rows. Missing numbers become NaN, and the fit of that dataset reports them.
+    Text such as `NA` or `nan` counts as missing, too. In the column `by`, missing values are an error. Numbers are float32
+    if all columns of `x` and `y` are, and float64 otherwise.
 
     **Arguments:**
 
@@ -60,8 +60,8 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     - `by`: the name of the column that says to which dataset a row belongs, or a list of names.
     - `x`: the name of the input column, or a list of names.
     - `y`: the name of the target column, for targets of shape (n,), or a list of names, for (n, p).
-    - `rows_at_a_time`: files, datasets and readers are read in pieces of about this many rows. The rows of a
-      group must be consecutive there.
+    - `rows_at_a_time`: files, datasets and readers are read in pieces of about this many rows. In these, the rows of a
+      group must be consecutive.
 
     **Returns:**
 

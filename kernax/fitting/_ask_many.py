@@ -35,7 +35,7 @@ def condition_many(
 ) -> ConditionedMany:
     """Condition each model on its dataset: `condition`, many times.
 
-    All factors are kept, `n²` numbers for each dataset. Nothing raises for one of them: see `Conditioned.result`.
+    All factors are kept, `n²` numbers for each dataset. No error is raised for a single dataset: see `Conditioned.result`.
 
     **Arguments:**
 
@@ -83,7 +83,7 @@ def predict_many(
     - `datasets`: as in `fit_many`.
     - `x`: one array of rows for each dataset (of any number of rows), in their order or in a dict by their names; or one
       array for all.
-    - `noisy`: predict targets, not the function.
+    - `noisy`: add the noise variance, for the spread of a new observation instead of the function.
     - `solver`: `Cholesky()` by default.
     - `executor`: as in `fit_many`.
     - `progress`: show a progress bar.
@@ -132,7 +132,7 @@ def score_many(
     - `models`: `Fits`, a sequence with one for each dataset, or one for all.
     - `datasets`: as in `fit_many`.
     - `quantity`: a function of a `Conditioned`, such as `kx.loo_mse` or `functools.partial(kx.kfold_mse, folds=5)`. It sees
-      padded datasets: it is to count rows by `c.data.mask`.
+      padded datasets, so it must count rows by `c.data.mask`.
     - `solver`: `Cholesky()` by default.
     - `executor`: as in `fit_many`.
     - `progress`: show a progress bar.

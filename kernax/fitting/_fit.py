@@ -79,8 +79,8 @@ def fit(
     - `objective`: a function of a `Conditioned` that returns the scalar to minimise; the negative log marginal likelihood by
       default. Wrap it in `kx.fitting.Stochastic` if it is random at every step.
     - `optimiser`: any optax optimiser; L-BFGS if `None`.
-    - `solver`: how to condition; `kx.Cholesky()` if `None`. A dense solver with more than 5,000 rows takes minutes, which a
-      `kx.solvers.SlowSolverWarning` says.
+    - `solver`: how to condition; `kx.Cholesky()` if `None`. With more than 5,000 rows a dense solver takes minutes, and a
+      `kx.solvers.SlowSolverWarning` is given.
     - `max_steps`: the maximum number of evaluations. With a solver that repeats its choice, this applies to the last round.
     - `gradient_tolerance`: the largest component that the gradient may have at convergence. If `None`: 1e-3 for likelihoods
       and 1e-5 for other objectives; in float32 0.1 and 1e-3; 0.1 for likelihoods with a solver that repeats its choice.

@@ -206,11 +206,11 @@ class Fits(eqx.Module):
 
 
 def concatenate(fits: Iterable[Fits]) -> Fits:
-    """Fits of several calls as one, in that order.
+    """Join the fits of several calls, in the order given.
 
     **Arguments:**
 
-    - `fits`: of the same model, data type and number of starts; their settings may differ, and those of the first are kept.
+    - `fits`: `Fits` of the same model, data type and number of starts. Settings may differ; those of the first are kept.
 
     **Returns:**
 

@@ -102,11 +102,11 @@ def fit_many(
     - `checkpoint`: a folder in which results are saved as they arrive. The same call resumes an interrupted run, and returns
       at once if that run was complete. If the folder belongs to another model, objective, optimiser, setting, dataset or
       version of kernax, `ValueError` is raised before anything is fitted. Functions and classes of your own are compared by
-      their code and by what they use: closed-over values, default arguments, global variables and other functions. Of a
-      module of your own the parts that they name (`helpers.scale`) count, or else (`getattr(helpers, name)`) all parts. An
-      objective that changes a closed-over value while it runs (a counter) cannot resume in the same process, and one that
-      uses an object without readable content (an open file, a generator) raises an error. Functions of installed packages
-      are compared by name and version, those of JAX and NumPy by name only.
+      their code and by what they use: closed-over values, default arguments, global variables and other functions. Of your
+      own modules, the parts are compared that the code names (`helpers.scale`), or all parts if it does not name them
+      (`getattr(helpers, name)`). An objective that changes a closed-over value while it runs (a counter) cannot resume in
+      the same process, and one that uses an object without readable content (an open file, a generator) raises an error.
+      Functions of installed packages are compared by name and version, those of JAX and NumPy by name only.
     - `progress`: show a progress bar.
     - `gather`: with several processes, whether each returns all results, or only its own.
 

@@ -25,8 +25,8 @@ def refit_many(fits: Fits, datasets: Any, *, where: Any = None, model: Any = Non
     - `fits`: of an earlier call of `fit_many`.
     - `datasets`: all datasets of that call. (If the data has changed, values cannot be compared.)
     - `where`: which to try again: a mask, numbers or names; those that `failed` if `None`.
-    - `model`: where to start: one model for all, one for each that is tried again, or one for each dataset (such as other
-      `Fits`); where the fits ended if `None`.
+    - `model`: where to start: one model for all, one for each fit that is tried again, or one for each dataset (such as
+      other `Fits`); where the fits ended if `None`.
     - `options`: those of `fit_many`. Objective, solver, optimiser and what is trainable are those of the first call unless
       given.
 

@@ -28,19 +28,23 @@ _RATIO, _ROWS_OF_LENGTHSCALE = 4.0, 10
 def initialise(model: AnyModel | Fit[AnyModel], data: Data, *, solver: AbstractSolver | None = None) -> AnyModel:
     """The model with starting values that suit the data's scales; fits from there take fewer steps and rarely fail.
 
-    Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows (per column, if they are), those of
-    summands of one kind in the ratios that were given; a kernel's variances share the target's variance, the noise becomes a
-    tenth of it (so does the variance of `noises.Constant` and `noises.Heteroscedastic`), a constant mean the target's mean;
-    all within the parameters' bounds. Periods, exponents, networks, a noise of 0 and noise per row or group stay as they
-    are. A kernel or noise of your own takes part through its method `initialised`.
+    - Lengthscales of stationary kernels become d/(d+2) of the median distance of two rows, for d columns; if there is one
+      lengthscale for each column, the median distance is that in the column. Lengthscales of summands of one kind keep their
+      ratios.
+    - The summands of the kernel share the variance of the targets equally.
+    - The noise becomes a tenth of that variance, as does the variance of `noises.Constant` and `noises.Heteroscedastic`.
+    - A constant mean becomes the mean of the targets.
+    - Periods, exponents, the functions of `kx.Warp`, a noise of 0 and noise per row or group do not change.
+
+    All values stay within the bounds of their parameters. A kernel or noise of your own can define a method `initialised`.
 
     **Arguments:**
 
     - `model`: a `kx.Model`, or another model that `kx.fit` takes, or a `Fit`.
-    - `data`: what it is to be fitted to.
-    - `solver`: if given, the lengthscales of stationary kernels are then multiplied by 1, 1/4, 1/16 and so on, and those of
-      the largest likelihood with this solver are taken. Use it if the function turns many times, as in a long series, where
-      the distances of rows say little about lengthscales: fits that start from them may take everything for noise.
+    - `data`: the dataset that it will be fitted to.
+    - `solver`: if given, the lengthscales of stationary kernels are then multiplied by 1, 1/4, 1/16 and so on, and those
+      with the largest likelihood for this solver are kept. Use it if the function turns many times, as in a long series:
+      there the distances of rows say little about the lengthscale, and a fit may explain everything as noise.
 
     **Returns:**
 

@@ -33,9 +33,8 @@ class Stochastic:
 
     **Arguments:**
 
-    - `objective`: a function of a `Conditioned`, such as `kx.selection.negative_log_marginal_likelihood`.
-      If it has an argument named
-      `key`, such as `kx.kfold_mse`, it is given one.
+    - `objective`: a function of a `Conditioned`, such as `kx.selection.negative_log_marginal_likelihood`. If it
+      has an argument named `key`, as `kx.kfold_mse` has, it is given one.
     - `rows`: condition on this many rows instead of all of them, drawn at every step without replacement. A likelihood is
       scaled up to all rows. `None` for all rows.
     - `keep`: what the fit returns: `"average"`, the mean of about the last `over` points in the unconstrained space (the

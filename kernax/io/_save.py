@@ -26,8 +26,8 @@ def save(path: str | os.PathLike, value: Any, *, targets: bool = True) -> None:
       own must first be allowed with [`kernax.io.register`][].
     - `targets`: with `False`, the targets `y` of every `Conditioned` are left out, for a file that only serves to predict.
       Means, variances, samples and classes do not need them. Results that do need them, such as leave-one-out means, become
-      NaN. A `Fit`
-      keeps its targets. This does not keep the targets secret: they can be computed from the coefficients and residuals.
+      NaN. A `Fit` keeps its targets. This does not keep the targets secret: they can be computed from the coefficients and
+      residuals.
 
     **Returns:**
 
@@ -51,8 +51,8 @@ def load(path: str | os.PathLike, *, dtype: Any = None) -> Any:
     **Arguments:**
 
     - `path`: the file.
-    - `dtype`: a floating type to convert all floating-point arrays to. A float64 file must be converted to float32 if JAX is
-      set to 32 bits; otherwise it is refused.
+    - `dtype`: a floating type to convert all floating-point arrays to. If JAX is set to 32 bits, a float64 file raises an
+      error unless `dtype` is float32.
 
     **Returns:**
 

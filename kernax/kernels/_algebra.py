@@ -97,7 +97,7 @@ def _in_given_ratios(started: AbstractKernel, own: AbstractKernel, given: tuple[
 
 
 class Product(AbstractKernel):
-    """A product of kernels, `k_1 · k_2 · …`, written with `*`: rows are similar only if they are in every factor.
+    """A product of kernels, `k_1 · k_2 · …`, written with `*`: rows are similar only if they are similar in every factor.
 
     **Arguments:**
 

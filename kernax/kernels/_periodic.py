@@ -26,9 +26,9 @@ class Periodic(AbstractKernel):
     `4 sin²(π(a-b)/p) = ‖u(a) - u(b)‖²`.
 
     For one column it is also `Σ_j q_j cos(2πj(a-b)/p)`, with weights `q_j` that add up to 1 (Bessel functions of `1/ℓ²`).
-    `kx.StateSpace()` uses the first of these terms only, so it is not exact. The error of a kernel value is at most
-    `omitted_variance()`: with 15 harmonics less than 1e-15 if ℓ ≥ 0.8, 1e-9 if ℓ ≥ 0.5, and 1e-5 if ℓ ≥ 0.3. If that is
-    not small compared with the noise, the result is `too_few_harmonics`. Other solvers use the exact kernel.
+    `kx.StateSpace()` uses only the first `harmonics` of these terms, so it is not exact. The error of a kernel value is at
+    most `omitted_variance()`: with 15 harmonics less than 1e-15 if ℓ ≥ 0.8, 1e-9 if ℓ ≥ 0.5, and 1e-5 if ℓ ≥ 0.3. If that
+    is not small compared with the noise, the result is `too_few_harmonics`. Other solvers use the exact kernel.
 
     **Arguments:**
 

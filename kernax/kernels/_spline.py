@@ -46,9 +46,9 @@ class ThinPlate(AbstractKernel):
     """Thin-plate spline kernel, `∝ r^(2·order - d)`, times `log r` for even d, with `r = |a - b|`.
 
     Use it to smooth or interpolate in one, two or three columns without choosing a lengthscale. Polynomials of degree below
-    `order` are left free: they have no prior. The norm is the integral of all squared
-    derivatives of that order, so order 2 in two columns gives the surface with the least bending (`r² log r / 8π`). In one
-    column it is the natural spline of degree `2·order - 1`.
+    `order` are left free: they have no prior. The norm is the integral of all squared derivatives of that order, so order 2
+    in two columns gives the surface with the least bending (`r² log r / 8π`). In one column it is the natural spline of
+    degree `2·order - 1`.
 
     **Arguments:**
 

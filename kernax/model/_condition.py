@@ -46,8 +46,9 @@ def condition(model: AbstractModel, data: Data, solver: Any = None, *, throw: bo
 
     **Returns:**
 
-    A `Conditioned`; for a machine of `kx.learners`, its own class of results. Raises `MemoryError` if the solver keeps dense
-    matrices that do not fit into the memory that is available, before anything is allocated; see `kx.suggest_solver`.
+    A `Conditioned`; for a machine of `kx.learners`, its own class of results. If the solver keeps dense
+    matrices that do not fit into the available memory, `MemoryError` is raised before anything is allocated; see
+    `kx.suggest_solver`.
     """
     check_model_and_data(model, data, "condition")
     if solver is not None and not isinstance(solver, AbstractSolver):

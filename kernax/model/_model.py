@@ -148,8 +148,8 @@ class Model(AbstractModel):
     - `noise`: one number, one per row of the data, or a module that is called with one row and returns a variance, such as
       those of `kx.noises`. 0 interpolates.
     - `mean`: the prior mean of f: a number, a mean of `kx.means`, or any function of one point; 0 if not given.
-    - `trend`: functions left free, without a prior (universal kriging): a degree of polynomials, such as 1, or a function
-      from one point to a vector; none if not given. The likelihood is then the restricted one.
+    - `trend`: functions whose coefficients have no prior (universal kriging): a degree of polynomials, such as 1, or a
+      function from one point to a vector. By default there is no trend. With one, the likelihood is the restricted one.
     """
 
     kernel: AbstractKernel

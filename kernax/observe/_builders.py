@@ -146,7 +146,7 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
 
     Computed by Gauss and Legendre's quadrature, which is exact for polynomials of degree `2·nodes - 1`. A smooth function
     that turns a few times inside the interval is integrated to many digits. The nodes must be closer to each other than the
-    kernel's lengthscale: otherwise the average is that of a few separate points, and nothing says so.
+    kernel's lengthscale: otherwise the average is that of a few separate points, and no warning is given.
     [`kernax.observe.average_error`][] estimates the error for a kernel.
 
     **Arguments:**
@@ -180,10 +180,10 @@ def averages_between(low: Any, high: Any, y: Any = None, *, nodes: int = 8) -> A
 
 
 def average_error(kernel: AbstractKernel, low: Any, high: Any, *, nodes: int = 8) -> Float[Array, " n"]:
-    """How well `averages_between` knows the averages of functions with this kernel.
+    """Estimate the relative error of `averages_between` for functions with this kernel.
 
-    The relative change of the prior variance of each average if there are twice as many nodes. If it is not small, such as
-    1e-6, take more nodes. Check it again with the kernel that a fit has found: its lengthscale may be shorter.
+    It is the relative change of the prior variance of each average if there are twice as many nodes. If it is not small,
+    such as 1e-6, take more nodes. Check it again with the kernel that a fit has found: its lengthscale may be shorter.
 
     **Arguments:**
 

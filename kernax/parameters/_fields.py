@@ -36,7 +36,7 @@ else:
 def positive(
     *, default: Any = _REQUIRED, floor: float = 1e-15, ceiling: float = 1e15, scalar: bool = False, unit: str = ""
 ) -> Any:
-    """Declare a positive parameter, which is optimised in its logarithm.
+    """Declare a positive parameter. A fit optimises its logarithm.
 
     ```python
     class Tent(kx.AbstractKernel):

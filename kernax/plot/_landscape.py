@@ -33,9 +33,9 @@ def landscape(
 ) -> Axes:
     """Draw the objective of a fit over two parameters as a map, with the fit and the ends of its other starts.
 
-    The other parameters are held at the values of the fit, so an end with other values of those need not lie in a valley of
-    the map. The map shows how far the objective is above its least value on the grid; each colour is twice as far as the one
-    before. It takes `num²` evaluations, O(n³) each with `Cholesky`.
+    The other parameters are held at the values of the fit. A start that ended at other values of those need not end in a
+    valley of the map. The map shows how far the objective is above its least value on the grid; each colour is twice as far
+    as the one before. It takes `num²` evaluations, O(n³) each with `Cholesky`.
 
     **Arguments:**
 

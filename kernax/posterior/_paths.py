@@ -71,8 +71,9 @@ def sample_paths(c: Any, key: Key[Array, ""], number: int = 1) -> SamplePaths:
     number of waves. O(n) a row and function. For exact joint draws at given rows see [`kernax.sample`][].
 
     With `kx.StateSpace()` each is an exact path of the Markov process, for every kernel that has a state space, such as
-    `Periodic`, `kx.kernels.SHO` and `CubicSpline`: O(log n) a row and function. Such a path is NaN a million times the range
-    of the data away from the data (15 times for a spline), and its slope is NaN where it has none (`Matern12`).
+    `Periodic`, `kx.kernels.SHO` and `CubicSpline`: O(log n) a row and function. Such a path is NaN
+    farther from the data than a million times their range (15 times for a spline). Its slope is NaN where it has none
+    (`Matern12`).
 
     **Arguments:**
 

@@ -125,7 +125,8 @@ def predict(c: Any, x: Any, *, noisy: bool = False) -> Prediction:
 
     **Returns:**
 
-    A `Prediction` with `mean`, `variance`, `num_clamped` and `result`.
+    A `Prediction` with `mean`, `variance`, `result`, and `num_clamped`, the number of variances that rounding errors made
+    negative and that were set to 0.
     """
     check_conditioned(c)
 

@@ -82,11 +82,11 @@ def sensitivity(
     indices describe the function, not the data.) The first-order index of a column is its share alone. The total index also
     has its share of all interactions; it is 0 only if the function does not depend on the column.
 
-    The indices of the mean are computed in closed form, O(n²d), if the kernel is an `OrthogonalAdditive` and `inputs` are
-    its own, or a sum of at most 4 products of kernels of one column (such as an `RBF` of several columns), the mean function
-    is constant, and the solver predicts by `k(x, X) alpha`. Otherwise, and where rounding spoils the closed form (noise that
-    is tiny beside the kernel's variance), they are averages over quasi-random rows, with `(d + 2) num_points` predictions
-    (Sobol', 1993; Jansen, 1999).
+    The indices of the mean are computed in closed form, O(n²d), if the mean function is constant, the solver predicts by
+    `k(x, X) alpha`, and the kernel is either an `OrthogonalAdditive` with its own `inputs`, or a sum of at most 4 products
+    of kernels of one column (such as an `RBF` of several columns). Otherwise, and where rounding spoils the closed form
+    (noise that is tiny compared with the kernel's variance), they are averages over quasi-random rows, with
+    `(d + 2) num_points` predictions (Sobol', 1993; Jansen, 1999).
 
     Intervals are quantiles over functions drawn from the posterior, with a covariance matrix of at most 2048 rows
     (`32 (d + 2)` beyond 62 columns). They are for the function itself, which varies more than its posterior mean: if

@@ -57,8 +57,8 @@ def report(
       (O(n³) by default). The condition number is left out for more than 10,000 rows.
     - `data`: the dataset of a `Fit` that does not hold its own: one of many fits, or one made inside `jit`. Not used for
       anything else.
-    - `columns`: names of the input columns, one for each; `x[0]`, `x[1]`, … by default, or `x`
-      for a single column and for many fits.
+    - `columns`: names of the input columns, one for each; `x[0]`, `x[1]`, … by default, or `x` for a single
+      column and for many fits.
     - `target`: the name of the target; `y` by default.
     - `scales`: if x and y were standardised, `(x_scales, y_scale)`: the numbers they were divided by. Parameters, errors and
       densities are then given in the original units. `None` in place of `x_scales` if only the target was standardised.

@@ -91,8 +91,8 @@ class Report:
     def to_html(self, *, pictures: bool = True) -> str:
         """The report as one HTML page that loads nothing from the network.
 
-        It has the pictures of the model as vectors, follows the light or dark mode of the reader's device, and is laid out
-        for small screens, too. A table of many fits can be sorted and searched. Needs `jinja2`, and `matplotlib` for the
+        It contains the pictures of the model as vector graphics, follows the light or dark mode of the reader's device, and
+        suits small screens, too. A table of many fits can be sorted and searched. Needs `jinja2`, and `matplotlib` for the
         pictures.
 
         **Arguments:**

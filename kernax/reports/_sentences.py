@@ -57,7 +57,8 @@ def describe(c: Any, *, columns: Sequence[str] | None = None, target: str | None
     - `c`: a model conditioned on data, with a solver that offers components (`Cholesky`, `Eigh`, `StateSpace`, `CG`).
     - `columns`: names of the columns. A unit in brackets, `"time (years)"`, is used for lengthscales and periods.
     - `target`: the name of the target.
-    - `scales`: `(x_scales, y_scale)`, what columns and target were divided by, to tell lengths in the units from before.
+    - `scales`: `(x_scales, y_scale)`, the numbers that columns and target were divided by, so that lengths are in the
+      original units.
 
     **Returns:**
 

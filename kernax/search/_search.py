@@ -76,10 +76,10 @@ def search_kernel(
     **Arguments:**
 
     - `data`: the dataset.
-    - `base`: the base kernels, as a list, or as a dict by the names that expressions are to have. If `None`: `Linear`,
-      `RBF`, `Periodic` and `Matern32` for one column; `Linear` and `RBF` of each column for several. `Linear` is 0 where x
-      is 0, so shift x to where a growing season would have no size. The variance of a base kernel is held, because each
-      product has its own variance.
+    - `base`: the base kernels, as a list, or as a dict by the names that they get in expressions. If `None`: `Linear`,
+      `RBF`, `Periodic` and `Matern32` for one column; `Linear` and `RBF` of each column for several. A product with
+      `Linear` is 0 where x is 0. For a season that grows, shift x so that its size would be 0 there. The variance of a base
+      kernel is not fitted, because each product has its own variance.
     - `depth`: how many base kernels a structure may have, counted as often as they occur.
     - `beam`: how many of the best structures are changed; 1 is a greedy search.
     - `by`: `"bic"`, `-2 log p(y) + k log n` with k fitted parameters; or `"loo"`, the negative log density of each row given

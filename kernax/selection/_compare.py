@@ -77,7 +77,7 @@ def compare_selectors(
     - `model`: the kernel and a noise, or a `kx.Fit`; its noise is only used as the default of `noise_variance`.
     - `data`: the rows to choose by.
     - `ridges`: the grid that brackets the optimum, `None` for one that suits the data.
-    - `folds`: a number of folds, or a fold number for each row; 10 by default, or one fold a row if there are fewer rows.
+    - `folds`: a number of folds, or a fold number for each row; 10 by default, or one for each row if there are fewer.
     - `key`: random key that assigns rows to folds; without it, folds are contiguous blocks of rows.
     - `noise_variance`: the known noise variance, for the discrepancy principle.
     - `verbose`: whether to print the table.

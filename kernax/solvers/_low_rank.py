@@ -170,8 +170,9 @@ class LowRank(AbstractSolver):
 
     **Arguments:**
 
-    - `rank`: the most rows of the data that serve as inducing rows. They are chosen at random, one after another. The
-      probability of a row is proportional to its variance given the rows chosen before (randomly pivoted Cholesky).
+    - `rank`: the largest number of rows of the data that serve as inducing rows. They are chosen at random, one after
+      another. The probability of a row is proportional to its variance given the rows chosen before (randomly pivoted
+      Cholesky).
     - `inducing`: inducing rows of your own; `rank` is then ignored. Predictions are differentiable with respect to them.
     - `tolerance`: fewer than `rank` rows are chosen if they leave less than this share of the prior variance of all rows;
       1e-12 in float64 and 1e-6 in float32 if not given. The bound on the log likelihood then misses at most about

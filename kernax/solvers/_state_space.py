@@ -41,7 +41,7 @@ class StateSpace(AbstractSolver):
     unsorted, and times may repeat. A row costs O(J³), where J is the number of state variables. The state of a sum or a
     change point has the sum of these numbers, that of a product their product.
 
-    | kernel | numbers of state |
+    | kernel | state variables |
     |---|---|
     | `Matern12`, `Matern32`, `Matern52` with one lengthscale | 1, 2, 3 |
     | `kx.kernels.SHO` | 2 |

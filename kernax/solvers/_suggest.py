@@ -92,7 +92,7 @@ class Suggestion:
     - `solver`: the solver, configured.
     - `reason`: why, in a few sentences.
     - `memory`: the approximate memory of a fit with several solvers, in bytes. The keys are the code that makes the solver.
-    - `available`: bytes that are available; `None` if that is not known.
+    - `available`: the number of bytes that are available; `None` if that is not known.
     """
 
     solver: AbstractSolver

@@ -182,12 +182,13 @@ def fit_table(
 ) -> TableFit:
     """Fit a Gaussian process to a table.
 
-    A target of text or of booleans is classified, by Laplace's approximation, and so is a target that `categories` names. A
-    target of numbers is regressed, also if they are 0 and 1, unless `likelihood` says otherwise.
+    If the target is a column of text or of booleans, or one that `categories` names, its classes are predicted, by Laplace's
+    approximation. If it is a column of other numbers, including 0 and 1, a regression is fitted, unless `likelihood` says
+    otherwise.
 
-    Dates become numbers in a unit that suits their span; all numbers are standardised. Columns of text and of booleans are
-    categories: unless `kernel` names them, [`Categorical`][kernax.kernels.Categorical] kernels of them multiply each of its
-    terms that does not choose columns.
+    Dates become numbers in a unit that suits their span, and all numbers are standardised. Columns of text and of booleans
+    are categories. If `kernel` does not name such a column, each term that does not choose its columns is multiplied by a
+    [`Categorical`][kernax.kernels.Categorical] kernel of that column.
 
     **Arguments:**
 
