@@ -17,13 +17,12 @@ from kernax._fingerprints import described, fingerprint
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.fitting._best import Rules
-from kernax.fitting._fit_checkpoint import FitCheckpoint
+from kernax.fitting._checkpoint import FitCheckpoint
 from kernax.fitting._fitted import Fit, best_of
-from kernax.fitting._identity import identified, of_data
 from kernax.fitting._lanes import run_traced
 from kernax.fitting._loop import LoopState
 from kernax.fitting._problem import Objective, Problem
-from kernax.fitting._request import Request
+from kernax.fitting._request import Request, identity_of
 from kernax.fitting._rounds import best_lane, joined, run_rounds, values_of
 from kernax.fitting._starts import starting_points
 from kernax.fitting._stochastic import Stochastic
@@ -145,9 +144,9 @@ def fit(
     kept = None
     if checkpoint is not None:
         about: dict[str, Any] = {"model": described(model)}
-        more = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
+        more = {"kind": "fit", "device": jax.default_backend()} | identity_of(data, about)
         more |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
-        identity, rules = identified(request, rules, model, data.dtype, about, **more)
+        identity, rules = request.identified(rules, model, data.dtype, about, **more)
         kept = FitCheckpoint(checkpoint, identity, about)
     lanes, earlier = run_rounds(frees, held, data, request, rules, progress=progress, before=before, kept=kept)
     answer = with_own_history(fit_of(lanes, held, rules))

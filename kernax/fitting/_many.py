@@ -19,7 +19,6 @@ from kernax.fitting._collect import Collector
 from kernax.fitting._engine import check_executor, run_blocks, windows_for
 from kernax.fitting._fit_block import FitWork
 from kernax.fitting._fits import Fits, Settings
-from kernax.fitting._identity import identified
 from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
 from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
 from kernax.fitting._problem import Objective
@@ -164,8 +163,7 @@ def fit_many(
                     kept = None
                     if checkpoint is not None:
                         about: dict[str, Any] = {"model": models.described()}
-                        given = (request, rules, models.model, dtype, about)
-                        identity, rules = identified(*given, initialise=initialise)
+                        identity, rules = request.identified(rules, models.model, dtype, about, initialise=initialise)
                         kept = Checkpoint(checkpoint, identity, about)
                     collector = Collector(models, restarts + 1, kept, show, share, shares, settings)
                     spec = Spec.of(FitWork.of(models, request, rules, dtype), together)
