@@ -16,8 +16,8 @@ from kernax._arrays import is_concrete
 from kernax._fingerprints import described, fingerprint
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.fitting._best import Rules
 from kernax.fitting._checkpoint import FitCheckpoint
+from kernax.fitting._convergence import Rules
 from kernax.fitting._fitted import Fit, best_of
 from kernax.fitting._lanes import run_traced
 from kernax.fitting._loop import LoopState

@@ -20,8 +20,8 @@ from jaxtyping import Array, Int
 from kernax._programs import compiled
 from kernax.data import Data
 from kernax.data._shapes import work
-from kernax.fitting._best import Rules
 from kernax.fitting._blocks import Block, Site, Work, compiled_once
+from kernax.fitting._convergence import Rules
 from kernax.fitting._fitted import Ended, best_of
 from kernax.fitting._loop import advance, packing_of, start
 from kernax.fitting._models import Models

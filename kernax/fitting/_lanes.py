@@ -23,8 +23,8 @@ from jaxtyping import Array, Int, Key
 from kernax._bars import progress_bar
 from kernax._programs import compiled
 from kernax._threads import cores, longest_axis, one_blas_thread
-from kernax.fitting._best import Rules
 from kernax.fitting._checkpoint import FitCheckpoint
+from kernax.fitting._convergence import Rules
 from kernax.fitting._loop import LoopState, advance, packing_of, start
 from kernax.fitting._packing import Packing, Vectors
 from kernax.fitting._problem import AbstractProblem

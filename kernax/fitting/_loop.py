@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from kernax.fitting._best import Best, Rules, averaged, compared, converged, scale_of
-from kernax.fitting._convergence import Ends, nothing_tried, ravel
+from kernax.fitting._convergence import Best, Ends, Rules, averaged, compared, converged, nothing_tried, ravel, scale_of
 from kernax.fitting._curvature import Curvature
 from kernax.fitting._lbfgs import begun_anew, once
 from kernax.fitting._packing import Packing, Vectors

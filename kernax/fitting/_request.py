@@ -14,7 +14,7 @@ from kernax._arrays import is_concrete
 from kernax._fingerprints import described, digest_of, fingerprint, name_of
 from kernax._stored import is_stored
 from kernax.data import Data
-from kernax.fitting._best import Rules
+from kernax.fitting._convergence import Rules
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._problem import Objective
 from kernax.fitting._stochastic import IN_NATS, Stochastic, default_optimiser

@@ -13,8 +13,8 @@ import numpy as np
 from kernax._programs import compiled
 from kernax._threads import with_threads_for
 from kernax.data import Data
-from kernax.fitting._best import Rules
 from kernax.fitting._checkpoint import FitCheckpoint
+from kernax.fitting._convergence import Rules
 from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import LoopState
 from kernax.fitting._problem import Problem

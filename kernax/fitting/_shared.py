@@ -16,8 +16,7 @@ from kernax._threads import cores, one_blas_thread
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
-from kernax.fitting._best import Rules
-from kernax.fitting._convergence import sizes
+from kernax.fitting._convergence import Rules, sizes
 from kernax.fitting._fit import fit_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
 from kernax.fitting._lanes import on_host, run_lanes
