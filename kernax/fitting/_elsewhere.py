@@ -31,17 +31,12 @@ class Died(NamedTuple):
     error: BaseException
 
 
-def run_elsewhere(spec: Spec, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor) -> dict[int, Any]:
-    """Work on all blocks, as `run_blocks`; see there.
+class Elsewhere:
+    """One run of blocks through an executor of other processes: `run_blocks`, see there.
 
     A block whose worker dies is tried once more, alone, so that it is known whose worker dies. A block that a worker cannot
     read is read here instead, and sent to it.
     """
-    return _Elsewhere(spec, blocks, take, executor).run()
-
-
-class _Elsewhere:
-    """One run of blocks through an executor."""
 
     def __init__(self, spec: Spec, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor):
         self._spec, self._take, self._executor = sealed(spec), take, executor
@@ -53,6 +48,7 @@ class _Elsewhere:
         self._has_answered = False
 
     def run(self) -> dict[int, Any]:
+        """Why datasets have no results, by their numbers."""
         with contextlib.ExitStack() as stack:
             try:
                 while self._left or self._running or self._again:
