@@ -17,18 +17,11 @@ from kernax.data._tables import unread
 from kernax.fitting._blocks import Block, Part, Site, Spec, run_block
 from kernax.fitting._elsewhere import Elsewhere
 from kernax.fitting._models import Models
+from kernax.fitting._plan import Room
 
 
-def run_blocks(
-    spec: Spec,
-    blocks: Sequence[Block],
-    take: Callable[[Part], None],
-    *,
-    executor: Executor | None,
-    devices: Sequence[Any],
-    workers: int,
-) -> dict[int, Any]:
-    """Work on all blocks: through the executor, or in so many threads of this process, which use the devices in turn.
+def run_blocks(spec: Spec, blocks: Sequence[Block], take: Callable[[Part], None], room: Room) -> dict[int, Any]:
+    """Work on all blocks: through the executor, or in threads of this process, which use the devices in turn.
 
     `take` is called in this thread with the part of each block as soon as it is done. After Ctrl-C, threads hand in their
     fits as far as they have got, finished blocks of other executors are taken, their unfinished ones are cancelled, and
@@ -37,16 +30,16 @@ def run_blocks(
     Returns for datasets without results, by their numbers, why: workers died over them twice (`Result.lost`), or they cannot
     be read from their file (`Result.unreadable`).
     """
-    if executor is not None and is_elsewhere(executor):
-        return Elsewhere(spec, blocks, take, executor).run()
+    if room.executor is not None and is_elsewhere(room.executor):
+        return Elsewhere(spec, blocks, take, room.executor).run()
     stop, compiled = threading.Event(), {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(one_blas_thread())
-        pool = executor or stack.enter_context(ThreadPoolExecutor(workers))
+        pool = room.executor or stack.enter_context(ThreadPoolExecutor(room.threads(blocks)))
         waiting = set()
         try:
             for number, block in enumerate(blocks):
-                site = Site(devices[number % len(devices)], spec.together, stop, compiled)
+                site = Site(room.devices[number % len(room.devices)], spec.together, stop, compiled)
                 waiting.add(pool.submit(run_block, spec, block, site))
             while waiting:
                 # With a time limit, again and again: a wait without one may sleep through Ctrl-C.

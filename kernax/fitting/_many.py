@@ -20,7 +20,7 @@ from kernax.fitting._engine import check_executor, run_blocks, windows_for
 from kernax.fitting._fit_block import FitWork
 from kernax.fitting._fits import Fits, Settings
 from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
-from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
+from kernax.fitting._plan import Room, blocks_of, is_at_once, shapes_for
 from kernax.fitting._problem import Objective
 from kernax.fitting._request import Request
 from kernax.fitting._shared import fit_shared
@@ -147,12 +147,12 @@ def fit_many(
         if not every:
             raise ValueError("there is no dataset to fit.")
         check_groups(models, [data.name for data in every], [data.x for data in every])
-        at_once = devices[0].platform != "cpu" if together is None else together
+        at_once = is_at_once(together, devices)
         return fit_shared(models.model, every, request, devices=devices, together=at_once, progress=progress)
 
     share, shares = jax.process_index(), jax.process_count()
     settings = Settings(objective, solver, trainable, optimiser)
-    room = room_for(executor, devices, together, memory_budget)
+    room = Room(executor, devices, is_at_once(together, devices), memory_budget, solver, _MATRICES)
     collector, spec, shapes = None, None, ()
     with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
         try:
@@ -174,11 +174,9 @@ def fit_many(
                 if not mine:
                     continue
                 shapes = shapes_for(mine, room, shapes)
-                blocks = blocks_of(mine, models, shapes, room, matrices=_MATRICES, solver=solver, starts=restarts + 1)
+                blocks = blocks_of(mine, models, shapes, room, starts=restarts + 1)
                 try:
-                    workers = room.workers_for(bytes_of(blocks, _MATRICES, solver))
-                    missing = run_blocks(spec, blocks, collector.take, executor=executor, devices=devices, workers=workers)
-                    collector.miss(missing)
+                    collector.miss(run_blocks(spec, blocks, collector.take, room))
                 finally:
                     collector.flush()
         except KeyboardInterrupt:
