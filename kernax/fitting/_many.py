@@ -150,11 +150,11 @@ def fit_many(
         at_once = is_at_once(together, devices)
         return fit_shared(models.model, every, request, devices=devices, together=at_once, progress=progress)
 
-    share, shares = jax.process_index(), jax.process_count()
     settings = Settings(objective, solver, trainable, optimiser)
     room = Room(executor, devices, is_at_once(together, devices), memory_budget, solver, _MATRICES)
     collector, spec, shapes = None, None, ()
-    with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
+    own = None if total is None else len(range(jax.process_index(), total, jax.process_count()))
+    with many_bar(progress, own) as show:
         try:
             for window in windows_for(executor, models, datasets, budget=memory_budget / 4):
                 if collector is None:
@@ -165,7 +165,7 @@ def fit_many(
                         about: dict[str, Any] = {"model": models.described()}
                         identity, rules = request.identified(rules, models.model, dtype, about, initialise=initialise)
                         kept = Checkpoint(checkpoint, identity, about)
-                    collector = Collector(models, restarts + 1, kept, show, share, shares, settings)
+                    collector = Collector(models, restarts + 1, kept, show, settings)
                     spec = Spec.of(FitWork.of(models, request, rules, dtype), together)
                 check_names(model, window)
                 check_groups(models, [data.name for data in window], [data.x for data in window])
@@ -185,7 +185,7 @@ def fit_many(
             collector.interrupted(_keys_of(datasets, total))
     if collector is None:
         raise ValueError("there is no dataset to fit.")
-    return collector.fits(gather=gather and shares > 1)
+    return collector.fits(gather=gather)
 
 
 def _number_of(datasets: Any) -> int | None:
