@@ -92,15 +92,8 @@ def ravel(free: Any) -> Float[Array, " k"]:
 def sizes(free: Any, data: Data) -> Float[Array, " k"]:
     """What counts as a step of ordinary length, for every free parameter.
 
-    **Arguments:**
-
-    - `free`: the unconstrained parameters.
-    - `data`: what they are fitted to.
-
-    **Returns:**
-
-    1 for most: their unconstrained numbers are logarithms, or pure numbers. The largest target for a parameter in the unit
-    of the targets, and divided by the largest input for one in "y/x".
+    It is 1 for most: their unconstrained numbers are logarithms, or pure numbers. It is the largest target for a parameter
+    in the unit of the targets, and divided by the largest input for one in "y/x".
     """
     y, look = _largest(data.y), some_rows(data.x, _LOOK)
     x = data.x if look is None else take(data.x, look)

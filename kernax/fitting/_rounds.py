@@ -42,20 +42,8 @@ def run_rounds(
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
 ) -> tuple[list[LoopState], list[list[LoopState]]]:
-    """All rounds of an eager fit.
-
-    **Arguments:**
-
-    - `frees`: the starts, unconstrained.
-    - `held`, `data`, `request`: what makes up the problem.
-    - `rules`: those of the last round.
-    - `progress`: whether to show a bar.
-    - `before`: the end of an earlier fit, from which the first start goes on.
-    - `kept`: where the state of the fit is kept, and may have been kept by an interrupted run.
-
-    **Returns:**
-
-    The lanes of the last round, and the lanes of every round before.
+    """All rounds of an eager fit from these starts: the lanes of the last round, which has these rules, and of every round
+    before. `before` and `kept` are as in `run_lanes`.
     """
     objective, solver = request.objective, request.solver
     part = _PART if objective is negative_log_marginal_likelihood and data.n > 1.25 * _PART else None
