@@ -110,16 +110,13 @@ def _claimed(folder: str | os.PathLike, identity: dict[str, Any], about: dict[st
     versions = {"python": platform.python_version(), "jax": jax.__version__, "numpy": np.__version__}
     identity = {"format": _FORMAT, "kernax": __version__, **identity, "about": versions | about}
     path = folder / "fit.json"
-    if path.exists():
-        _check_same(_read_json(path), identity, folder)
-        return folder
     foreign = [entry.name for entry in folder.iterdir() if not entry.name.endswith(".tmp")]
-    if path.exists():  # another process has just begun the same
+    if path.exists():  # looked for last: another process may have just begun the same
         _check_same(_read_json(path), identity, folder)
-        return folder
-    if foreign:
+    elif foreign:
         raise ValueError(f"{folder} is not empty and holds no checkpoint ({foreign[0]}, …): give an empty folder.")
-    _write_file(path, lambda file: file.write(json.dumps(identity, indent=2).encode()))
+    else:
+        _write_file(path, lambda file: file.write(json.dumps(identity, indent=2).encode()))
     return folder
 
 

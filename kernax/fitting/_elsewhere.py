@@ -7,7 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, wait
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from kernax._arrays import levels_to_the_caller
 from kernax._threads import cores
@@ -23,12 +23,6 @@ _UNABLE = (ImportError, AttributeError, TypeError, pickle.PickleError, Cancelled
 """Errors of an executor that say that its workers cannot do the work, rather than that one of them has died."""
 _SHOWN = 8
 """How many datasets an error names at most."""
-
-
-class Died(NamedTuple):
-    """A worker process gave no answer."""
-
-    error: BaseException
 
 
 class Elsewhere:
@@ -83,17 +77,17 @@ class Elsewhere:
             future = self._executor.submit(*call)
         self._running[future] = block
 
-    def _settle(self, block: Block, answer: Part | Failure | Died, *, is_last: bool) -> None:
-        self._has_answered |= not isinstance(answer, Died)
+    def _settle(self, block: Block, answer: Part | Failure | BaseException, *, is_last: bool) -> None:
+        self._has_answered |= not isinstance(answer, BaseException)
         if isinstance(answer, Part):
             self._take(answer)
-        elif isinstance(answer, Died) and not is_last:
+        elif isinstance(answer, BaseException) and not is_last:
             self._again.append(block)
-        elif isinstance(answer, Died):
-            if not self._has_answered and isinstance(answer.error, _UNABLE):
+        elif isinstance(answer, BaseException):
+            if not self._has_answered and isinstance(answer, _UNABLE):
                 remedy = "Install the same kernax where its workers run, and check that it still runs."
-                self._refuse("no worker of {} gave an answer", answer.error, remedy)
-            self._lose([block], answer.error)
+                self._refuse("no worker of {} gave an answer", answer, remedy)
+            self._lose([block], answer)
         elif isinstance(answer.error, UnreadableError):
             here, unreadable = read(block)
             self._left.extend([here] if len(here.numbers) else [])
@@ -139,13 +133,12 @@ def _named(numbers: list[int]) -> str:
     return f"dataset{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_SHOWN]))}{more}"
 
 
-def _answer(future: Future) -> Part | Failure | Died:
-    """What a worker has sent."""
+def _answer(future: Future) -> Part | Failure | BaseException:
+    """What a worker has sent, or why there is no answer. (What the computation itself raises comes as a `Failure`.)"""
     try:
         return pickle.loads(future.result())
     except (Exception, CancelledError) as error:
-        # What the computation itself raises comes as a `Failure`: this is the worker, or the way to it.
-        return Died(error)
+        return error
 
 
 def _another(executor: Executor, stack: contextlib.ExitStack) -> Executor | None:
