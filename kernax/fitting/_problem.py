@@ -23,11 +23,8 @@ class AbstractProblem(eqx.Module):
     """A scalar of the free parameters, to be minimised."""
 
     held: eqx.AbstractVar[AbstractModel]
-
-    @property
-    @abc.abstractmethod
-    def dtype(self) -> Any:
-        """The floating type of the value."""
+    dtype: eqx.AbstractVar[Any]
+    """The floating type of the value."""
 
     @abc.abstractmethod
     def sizes(self, free: AbstractModel) -> Float[Array, " k"]:
@@ -51,10 +48,6 @@ class Problem(AbstractProblem):
     @property
     def dtype(self):
         return self.data.dtype
-
-    @property
-    def largest_matrix(self):
-        return self.solver.largest_matrix(self.data.n)
 
     def sizes(self, free):
         return sizes(free, self.data)

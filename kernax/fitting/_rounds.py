@@ -61,7 +61,7 @@ def run_rounds(
         problem = Problem(held, data, objective, settled(solver, model, data, part))
         title = f"fit, round {len(done) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
         how = {"progress": progress, "key": request.key_of_starts, "before": before, "kept": kept, "title": title}
-        return with_threads_for(problem.largest_matrix, run_lanes, frees, problem, rules, **how)
+        return with_threads_for(problem.solver.largest_matrix(data.n), run_lanes, frees, problem, rules, **how)
 
     for _ in range(solver.num_refreshes):
         lanes = run(early, part)

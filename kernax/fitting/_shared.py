@@ -47,11 +47,7 @@ class SharedProblem(AbstractProblem):
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
     together: bool = eqx.field(static=True)
-    float_type: Any = eqx.field(static=True)
-
-    @property
-    def dtype(self):
-        return self.float_type
+    dtype: Any = eqx.field(static=True)
 
     def sizes(self, free):
         return jnp.max(jnp.stack([sizes(free, piece.data) for piece in self.pieces]), axis=0)
