@@ -18,7 +18,7 @@ from kernax.data._shapes import by_shape, plan_rows
 from kernax.fitting._ask_block import asked
 from kernax.fitting._engine import check_executor, windows_for
 from kernax.fitting._fits import as_result
-from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
+from kernax.fitting._models import Models, check_datasets, check_rows, solver_for_many
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows
@@ -128,7 +128,7 @@ def predict_many(
     """
     solver, own_models, every = _checked(solver, models, datasets, executor)
     points = _points(x, every)
-    check_groups(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
+    check_rows(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
     answers: dict[int, Prediction] = {}
     counts = [num_rows(own) for own in points]
     with many_bar(progress, len(every), "predict_many") as show:
@@ -216,8 +216,7 @@ def _checked(
     if not every:
         raise ValueError("there is no dataset.")
     known.check_number(len(every))
-    check_names(models, every)
-    check_groups(known, [data.name for data in every], [data.x for data in every])
+    check_datasets(models, known, every)
     return solver, known.as_dtype(every[0].y.dtype), every
 
 

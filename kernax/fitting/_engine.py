@@ -62,7 +62,7 @@ def is_elsewhere(executor: Executor | None) -> bool:
 
 def windows_for(executor: Executor | None, models: Models, datasets: Any, **options: Any) -> Iterator[list[HostData]]:
     """`windows` of the datasets. Those of a Parquet file are left there if other processes are to work on them."""
-    needs_rows = callable(getattr(models.example, "noise", None))  # see `check_groups`
+    needs_rows = callable(getattr(models.example, "noise", None))  # see `check_rows`
     return windows(unread(datasets) if is_elsewhere(executor) and not needs_rows else datasets, **options)
 
 

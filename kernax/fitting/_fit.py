@@ -121,7 +121,8 @@ def fit(
     check_solver(model, data, solver)
     if isinstance(objective, Stochastic):
         objective.check(model, data, solver)
-    if not isinstance(objective, Stochastic) or objective.rows is None:
+    in_batches = isinstance(objective, Stochastic) and objective.rows is not None
+    if not in_batches:
         check_memory(model, data, solver, "fit", gradient=True)
     rules, key = request.rules(model, data.dtype, refreshes=solver.num_refreshes > 0), request.key_of_starts
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
@@ -139,7 +140,7 @@ def fit(
             )
         frees, problem = _without_derivative((frees, problem))
         return fit_of(run_traced(frees, problem, rules, key), problem.held, rules)
-    if not isinstance(objective, Stochastic) or objective.rows is None:
+    if not in_batches:
         warn_if_slow(model, data, solver, progress=progress)
     kept = None
     if checkpoint is not None:

@@ -19,7 +19,7 @@ from kernax.fitting._collect import Collector
 from kernax.fitting._engine import check_executor, run_blocks, windows_for
 from kernax.fitting._fit_block import FitWork
 from kernax.fitting._fits import Fits, Settings
-from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
+from kernax.fitting._models import Models, check_datasets, solver_for_many
 from kernax.fitting._plan import Room, blocks_of, is_at_once, shapes_for
 from kernax.fitting._problem import Objective
 from kernax.fitting._request import Request
@@ -146,7 +146,7 @@ def fit_many(
         every = [data for window in windows(datasets) for data in window]
         if not every:
             raise ValueError("there is no dataset to fit.")
-        check_groups(models, [data.name for data in every], [data.x for data in every])
+        check_datasets(model, models, every)
         at_once = is_at_once(together, devices)
         return fit_shared(models.model, every, request, devices=devices, together=at_once, progress=progress)
 
@@ -167,8 +167,7 @@ def fit_many(
                         kept = Checkpoint(checkpoint, identity, about)
                     collector = Collector(models, restarts + 1, kept, show, settings)
                     spec = Spec.of(FitWork.of(models, request, rules, dtype), together)
-                check_names(model, window)
-                check_groups(models, [data.name for data in window], [data.x for data in window])
+                check_datasets(model, models, window)
                 assert spec is not None
                 mine = collector.enter(window)
                 if not mine:
