@@ -143,8 +143,7 @@ def predict_many(
             for number, why in missing.items():
                 y, count = every[number].y, counts[number]
                 mean, variance = np.full((count, *y.shape[1:]), np.nan, y.dtype), np.full(count, np.nan, y.dtype)
-                nothing: Any = (mean, variance, np.zeros((), np.int32))
-                answers[number] = Prediction(*nothing, why)
+                answers[number] = Prediction._make([mean, variance, np.zeros((), np.int32), why])
             for numbers, how, _ in parts:
                 for i, number in enumerate(numbers):
                     result, count = as_result(np.asarray(how.result._value[i])), counts[number]

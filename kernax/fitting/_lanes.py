@@ -27,7 +27,7 @@ from kernax.fitting._checkpoint import FitCheckpoint
 from kernax.fitting._convergence import Rules
 from kernax.fitting._loop import LoopState, advance, packing_of, start
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import AbstractProblem
+from kernax.fitting._problem import Problem
 from kernax.model import AbstractModel
 
 _start = compiled(start)
@@ -41,7 +41,7 @@ def _size_without_history(given: Any) -> int:
 
 @functools.partial(compiled, size_of=_size_without_history)
 def _advance(
-    state: Vectors, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""], together: bool = False
+    state: Vectors, packing: Packing, problem: Problem, rules: Rules, until: Int[Array, ""], together: bool = False
 ) -> Vectors:
     """`advance`, of one lane, or `together` of several, whose states have a leading axis."""
     if together:
@@ -54,9 +54,7 @@ def stacked(lanes: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
 
 
-def run_traced(
-    frees: list[AbstractModel], problem: AbstractProblem, rules: Rules, key: Key[Array, ""] | None
-) -> list[LoopState]:
+def run_traced(frees: list[AbstractModel], problem: Problem, rules: Rules, key: Key[Array, ""] | None) -> list[LoopState]:
     """All lanes to their end, inside somebody's trace."""
 
     def run(free: AbstractModel) -> LoopState:
@@ -72,7 +70,7 @@ def run_traced(
 
 def run_lanes(
     frees: list[AbstractModel],
-    problem: AbstractProblem,
+    problem: Any,
     rules: Rules,
     *,
     progress: bool,
@@ -87,7 +85,7 @@ def run_lanes(
 
     `key` is for objectives that are random. `before` is the end of a fit of a similar problem, from which the first lane
     goes on. `kept` knows how far lanes of an interrupted run have come, and is told how far these come. `title` stands
-    before the progress bar and tells the rounds of a fit apart. `advance` makes steps in another way than by one program;
+    before the progress bar and tells the rounds of a fit apart. `advance` makes steps of a `problem` that is no `Problem`;
     lanes then go one after another.
     """
     together = jax.default_backend() != "cpu" if together is None else together

@@ -23,7 +23,7 @@ from kernax.fitting._lanes import on_host, run_lanes
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Evaluated, stepped
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import AbstractProblem, Objective
+from kernax.fitting._problem import Objective
 from kernax.fitting._request import Request
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
@@ -39,7 +39,7 @@ class Piece(eqx.Module):
     """1, or 0 for a copy that fills up the last piece."""
 
 
-class SharedProblem(AbstractProblem):
+class SharedProblem(eqx.Module):
     """`Σ_i objective(condition(model, data_i)) - log_prior(model)`, whose datasets are shared out in pieces."""
 
     held: AbstractModel
@@ -49,19 +49,15 @@ class SharedProblem(AbstractProblem):
     together: bool = eqx.field(static=True)
     dtype: Any = eqx.field(static=True)
 
-    def sizes(self, free):
-        return jnp.max(jnp.stack([sizes(free, piece.data) for piece in self.pieces]), axis=0)
-
-    def __call__(self, free, key):
-        del key
+    def __call__(self, free: AbstractModel) -> Float[Array, ""]:
+        """The value, for optimisers that ask for further ones."""
         if not self.pieces:
             raise TypeError(
                 "this optimiser evaluates the objective itself, which shared=True does not support on several devices: give "
                 "one device, devices=jax.local_devices()[:1], or another optimiser."
             )
         sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]
-        value, aux = _summed(stacked_trees([(parts, free) for parts in sums]))[0]
-        return value + self._prior(free), aux
+        return jnp.sum(jnp.stack([value for value, _ in sums])) + self._prior(free)
 
     def _prior(self, free: AbstractModel) -> Float[Array, ""]:
         return -log_prior(as_dtype(join(free, self.held), self.dtype)).astype(self.dtype)
@@ -112,7 +108,7 @@ def _step(
 ) -> Vectors:
     state = packing.unpack(packed)
     evaluated = problem.with_prior(state.free, sums)
-    return packing.pack(stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units))
+    return packing.pack(stepped(state, evaluated, problem, rules, own_units))
 
 
 _sizes = compiled(sizes)
