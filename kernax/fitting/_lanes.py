@@ -109,7 +109,12 @@ def run_lanes(
 
             return _drive(go_on, state, packing, stop, show, keep)
 
-        def in_threads() -> list[Vectors]:
+        if together:
+            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, True)
+            lanes = [tuple(vector[lane] for vector in ended) for lane in range(len(frees))]
+        elif advance is not None or len(lanes) == 1:
+            lanes = [driven(lane, number) for number, lane in enumerate(lanes)]
+        else:
             with one_blas_thread(), ThreadPoolExecutor(min(len(lanes), cores())) as pool:
                 futures = [pool.submit(driven, lane, number) for number, lane in enumerate(lanes)]
                 try:
@@ -118,15 +123,7 @@ def run_lanes(
                         pass
                 except KeyboardInterrupt:
                     stop.set()
-                return [future.result() for future in futures]
-
-        if together:
-            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, True)
-            lanes = [tuple(vector[lane] for vector in ended) for lane in range(len(frees))]
-        elif advance is not None or len(lanes) == 1:
-            lanes = [driven(lane, number) for number, lane in enumerate(lanes)]
-        else:
-            lanes = in_threads()
+                lanes = [future.result() for future in futures]
     return [jax.device_put(on_host(packing, lane)) for lane in lanes]
 
 
