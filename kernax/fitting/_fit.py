@@ -149,7 +149,7 @@ def fit(
         more |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
         identity, rules = request.identified(rules, model, data.dtype, about, **more)
         kept = FitCheckpoint(checkpoint, identity, about)
-    lanes, earlier = run_rounds(frees, held, data, request, rules, progress=progress, before=before, kept=kept)
+    *earlier, lanes = run_rounds(frees, held, data, request, rules, progress=progress, before=before, kept=kept)
     answer = with_own_history(fit_of(lanes, held, rules))
     last = dataclasses.replace(best_lane(lanes), history=jax.device_put(np.zeros(0, data.dtype)))
     firsts = earlier[0] if earlier else lanes

@@ -68,12 +68,11 @@ class Models(NamedTuple):
 
     def taken(self, numbers: Any) -> AbstractModel:
         """Those with these numbers, in a leading axis if `numbers` has one."""
-        if self.number is None:
-            shape = np.shape(numbers)
-            return jax.tree.map(
-                lambda leaf: np.broadcast_to(leaf, shape + leaf.shape) if eqx.is_array(leaf) else leaf, self.model
-            )
-        return jax.tree.map(lambda leaf: leaf[numbers] if eqx.is_array(leaf) else leaf, self.model)
+
+        def chosen(leaf: Any) -> Any:
+            return np.broadcast_to(leaf, np.shape(numbers) + leaf.shape) if self.number is None else leaf[numbers]
+
+        return jax.tree.map(lambda leaf: chosen(leaf) if eqx.is_array(leaf) else leaf, self.model)
 
     def parted(self) -> tuple[Any, Any]:
         """What each has of its own, with a leading axis, and what all have in common; elsewhere both are `None`."""
