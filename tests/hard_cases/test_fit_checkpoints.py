@@ -91,7 +91,7 @@ PROGRAM = """
             os.kill(os.getpid(), signal.SIGKILL)
 
     _checkpoint.FitCheckpoint.keep = keep_and_die
-    from tests.hard_cases.test_checkpoints import CASES, DATA, MODEL
+    from tests.hard_cases.test_fit_checkpoints import CASES, DATA, MODEL
     import kernax as kx
     kx.fit(MODEL, DATA, checkpoint=sys.argv[1], **CASES["rounds"])
 """
