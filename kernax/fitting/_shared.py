@@ -56,8 +56,22 @@ class SharedProblem(eqx.Module):
                 "this optimiser evaluates the objective itself, which shared=True does not support on several devices: give "
                 "one device, devices=jax.local_devices()[:1], or another optimiser."
             )
-        sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]
-        return jnp.sum(jnp.stack([value for value, _ in sums])) + self._prior(free)
+        return jnp.sum(jnp.stack([self.of_piece(free, piece)[0][0] for piece in self.pieces])) + self._prior(free)
+
+    def of_piece(self, free: AbstractModel, piece: Piece) -> Evaluated:
+        """The summed value of a piece with the worst status and the largest jitter, and the summed gradient. Each dataset is
+        pulled back by itself, so that the matrices of one are alive at a time, and not those of all."""
+
+        def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+            c = condition(as_dtype(join(free, self.held), data.dtype), data, self.solver, throw=False)
+            return self.objective(c).astype(data.dtype), (c.result, c.jitter)
+
+        def of_lane(lane: tuple[Data, Array]) -> Any:
+            (value, aux), gradient = jax.value_and_grad(of_dataset, has_aux=True)(free, lane[0])
+            return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
+
+        lanes = (piece.data, piece.counts)
+        return _summed(jax.vmap(of_lane)(lanes) if self.together else jax.lax.map(of_lane, lanes))
 
     def _prior(self, free: AbstractModel) -> Float[Array, ""]:
         return -log_prior(as_dtype(join(free, self.held), self.dtype)).astype(self.dtype)
@@ -69,25 +83,7 @@ class SharedProblem(eqx.Module):
         return (value + prior, aux), jax.tree.map(jnp.add, gradient, more)
 
 
-def _sum(
-    free: AbstractModel, held: AbstractModel, piece: Piece, objective: Objective, solver: AbstractSolver, together: bool
-) -> Evaluated:
-    """The summed value of a piece with the worst status and the largest jitter, and the summed gradient. Each dataset is
-    pulled back by itself, so that the matrices of one are alive at a time, and not those of all."""
-
-    def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
-        c = condition(as_dtype(join(free, held), data.dtype), data, solver, throw=False)
-        return objective(c).astype(data.dtype), (c.result, c.jitter)
-
-    def of_lane(lane: tuple[Data, Array]) -> Any:
-        (value, aux), gradient = jax.value_and_grad(of_dataset, has_aux=True)(free, lane[0])
-        return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
-
-    lanes = (piece.data, piece.counts)
-    return _summed(jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes))
-
-
-_sum_of_piece = functools.partial(compiled, for_lanes=True)(_sum)
+_sum_of_piece = functools.partial(compiled, for_lanes=True)(SharedProblem.of_piece)
 
 
 def _summed(evaluated: Any) -> Evaluated:
@@ -118,17 +114,17 @@ def _advance_by_pieces(
     packed: Vectors, packing: Packing, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
 ) -> Vectors:
     """As `advance`, but every evaluation is shared out: a thread computes the sum of a piece, on the piece's device."""
-    state = on_host(packing, packed)
+    state, bare = on_host(packing, packed), dataclasses.replace(problem, pieces=())
 
     def of_piece(piece: Piece) -> Evaluated:
         (device,) = piece.counts.devices()
         free, held = jax.device_put((state.free, problem.held), device)
-        return jax.block_until_ready(_sum_of_piece(free, held, piece, problem.objective, problem.solver, problem.together))
+        return jax.block_until_ready(_sum_of_piece(dataclasses.replace(bare, held=held), free, piece))
 
     places = {device for piece in problem.pieces for device in piece.counts.devices()}
     (home,) = problem.pieces[0].counts.devices()
     # One program takes no arrays of several devices.
-    alone = problem if len(places) == 1 else dataclasses.replace(problem, pieces=())
+    alone = problem if len(places) == 1 else bare
     own_units = [np.asarray(_sizes(state.free, jax.device_get(piece.data))) for piece in problem.pieces]
     own_units = jax.device_put(np.max(own_units, axis=0), home)
     while bool(state.running) and int(state.step) < int(until):
