@@ -524,9 +524,23 @@ def raises(c):
     return c.no_such_thing
 
 
-def test_another_version_is_refused():
-    """Before anything is opened: what another version has pickled may not load."""
-    answer = pickle.loads(_sealed.run_sealed({"kernax": "9.9.9", "jax": "1.2.3"}, b"", b""))
-    words = r"a worker has kernax .*, but this process has kernax 9\.9\.9, jax 1\.2\.3: install the same"
-    with pytest.raises(RuntimeError, match=words):
-        raise answer.error
+class Other(Pretended):
+    """Its workers have another version of JAX or kernax. They must not open what they are sent: it may not load there."""
+
+    def submit(self, function, /, wanted, *sent):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_sealed, "versions", lambda: wanted | self.versions)
+            patch.setattr(_sealed, "_opened", None)
+            return super().submit(function, wanted, *sent)
+
+
+@pytest.mark.parametrize("versions", [{"kernax": "9.9.9"}, {"jax": "1.2.3"}], ids=["kernax", "jax"])
+def test_another_version_is_refused(versions):
+    executor = Other()
+    executor.versions = versions
+    there, here = (
+        ", ".join(f"{name} {re.escape(number)}" for name, number in own.items())
+        for own in (_sealed.versions() | versions, {"kernax": kx.__version__, "jax": jax.__version__})
+    )
+    with pytest.raises(RuntimeError, match=f"a worker has {there}, but this process has {here}: install the same"):
+        kx.fit_many(MODEL, SETS, executor=executor)

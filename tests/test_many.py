@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
@@ -278,9 +279,13 @@ def best_for_all():
     return minimize(summed, np.log([1.0, 1.0, 1.0, 0.5]), method="BFGS")
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_one_model_for_all_datasets_minimises_the_sum(together, best_for_all):
-    fit = kx.fit_many(MODEL, SETS, shared=True, together=together)
+@pytest.mark.parametrize(
+    "options",
+    [{"together": False}, {"together": True}, {"optimiser": optax.lbfgs()}],
+    ids=["one by one", "together", "an optimiser with evaluations of its own"],
+)
+def test_one_model_for_all_datasets_minimises_the_sum(options, best_for_all):
+    fit = kx.fit_many(MODEL, SETS, shared=True, **options)
     assert isinstance(fit, kx.fitting.Fit)
     assert fit.result == kx.Result.successful
     logs = logs_of(fit.model)

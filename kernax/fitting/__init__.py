@@ -1,7 +1,6 @@
 """Fitting: one loop, any objective, any optax optimiser; one dataset or thousands."""
 
-from kernax.fitting._ask_many import condition_many, predict_many, score_many
-from kernax.fitting._conditioned_many import ConditionedMany
+from kernax.fitting._ask_many import ConditionedMany, condition_many, predict_many, score_many
 from kernax.fitting._fit import fit
 from kernax.fitting._fits import Fits, concatenate
 from kernax.fitting._fitted import Fit

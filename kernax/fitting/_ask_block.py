@@ -16,7 +16,7 @@ from kernax.data._host import HostData
 from kernax.fitting._blocks import Block, Part, Site, Spec, Work, compiled_once
 from kernax.fitting._engine import run_blocks
 from kernax.fitting._models import Models
-from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
+from kernax.fitting._plan import Room, blocks_of, is_at_once, shapes_for
 from kernax.model import AbstractModel
 from kernax.solvers import AbstractSolver, Cholesky
 
@@ -38,10 +38,9 @@ def asked(
     `show` is called with how many datasets have just ended.
     """
     devices = jax.local_devices()
-    room = room_for(executor, devices, None, _BUDGET)
     solver = next((setting for setting in settings if isinstance(setting, AbstractSolver)), Cholesky())
-    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, matrices=_MATRICES, solver=solver, given=given)
-    workers = room.workers_for(max(bytes_of(blocks, _MATRICES, solver), _MATRICES * 8 * solver.largest_matrix(rows) ** 2))
+    room = Room(executor, devices, is_at_once(None, devices), _BUDGET, solver, _MATRICES, rows)
+    blocks = blocks_of(datasets, models, shapes_for(datasets, room), room, given=given)
     parts: list[Part] = []
     spec = Spec.of(AskWork(models.parted()[1], function, settings), None)
 
@@ -49,7 +48,7 @@ def asked(
         parts.append(part)
         show(len(part.numbers))
 
-    missing = run_blocks(spec, blocks, take, executor=executor, devices=devices, workers=workers)
+    missing = run_blocks(spec, blocks, take, room)
     show(len(missing))
     return parts, missing
 

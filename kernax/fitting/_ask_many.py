@@ -1,9 +1,10 @@
 """Questions to many fitted models at once: conditioned on their datasets, and at new points."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,14 +16,48 @@ from kernax.data._host import HostData, host_rows
 from kernax.data._many import stacked_rows
 from kernax.data._shapes import by_shape, plan_rows
 from kernax.fitting._ask_block import asked
-from kernax.fitting._conditioned_many import ConditionedMany
 from kernax.fitting._engine import check_executor, windows_for
 from kernax.fitting._fits import as_result
-from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
+from kernax.fitting._models import Models, check_datasets, check_rows, solver_for_many
 from kernax.model import AbstractModel, AnyConditioned, condition
 from kernax.posterior import Prediction, predict
 from kernax.rows import Rows, as_row_dtype, check_same_columns, num_rows
-from kernax.solvers import AbstractSolver, is_usable
+from kernax.solvers import AbstractSolver, FailedError, is_usable
+
+
+class ConditionedMany:
+    """Many models, each conditioned on its dataset. `many[i]` is a `Conditioned`.
+
+    Its dataset is padded: `c.data.mask` marks the original rows, and the other entries of a result with one entry for each
+    row (`kx.loo_residuals(c)`) are 0. Datasets of the same shape are kept in one batch. `many.batches` has the numbers of
+    the datasets, and a `Conditioned` with a leading axis for `jax.vmap`. `many.missing` has the results of datasets that are
+    in no batch, because they were `lost` with a worker process or are `unreadable`; `many[i]` raises `kx.FailedError` for
+    those.
+    """
+
+    def __init__(self, batches: list[tuple[np.ndarray, Any]], missing: Mapping[int, Any]):
+        self.batches = batches
+        self.missing = missing
+        self._places = {int(n): (batch, i) for batch, (numbers, _) in enumerate(batches) for i, n in enumerate(numbers)}
+
+    def __len__(self):
+        return len(self._places) + len(self.missing)
+
+    def __getitem__(self, which: int) -> Any:
+        number = int(which) + (len(self) if which < 0 else 0)
+        if number in self.missing:
+            raise FailedError(f"conditioning on dataset {number}", self.missing[number])
+        if number not in self._places:
+            raise IndexError(f"there are {len(self)} datasets, and none has the number {which}.")
+        batch, place = self._places[number]
+        arrays, rest = eqx.partition(self.batches[batch][1], eqx.is_array)
+        return eqx.combine(jax.device_put(jax.tree.map(lambda leaf: leaf[place], arrays)), rest)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self):
+        return f"ConditionedMany({len(self)} datasets in {len(self.batches)} shapes)"
 
 
 def condition_many(
@@ -49,8 +84,7 @@ def condition_many(
 
     A `ConditionedMany`.
     """
-    solver = solver_for_many(solver)
-    own_models, every = _matched(models, datasets, executor)
+    solver, own_models, every = _checked(solver, models, datasets, executor)
     by_rows: dict[int, list[tuple[np.ndarray, Any]]] = {}
     with many_bar(progress, len(every), "condition_many") as show:
         parts, missing = asked(_condition_lane, own_models, every, (solver,), executor, show=show)
@@ -92,10 +126,9 @@ def predict_many(
 
     A list of `Prediction`. Without a usable model or without data the answers are NaN, and `result` says why.
     """
-    solver = solver_for_many(solver)
-    own_models, every = _matched(models, datasets, executor)
+    solver, own_models, every = _checked(solver, models, datasets, executor)
     points = _points(x, every)
-    check_groups(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
+    check_rows(own_models, [f"x of {data.name}" for data in every], points, noisy=noisy)
     answers: dict[int, Prediction] = {}
     counts = [num_rows(own) for own in points]
     with many_bar(progress, len(every), "predict_many") as show:
@@ -108,7 +141,9 @@ def predict_many(
             settings = (solver, noisy)
             parts, missing = asked(_predict_lane, own_models, members, settings, executor, given, new_rows, show)
             for number, why in missing.items():
-                answers[number] = _no_prediction(counts[number], every[number].y, why)
+                y, count = every[number].y, counts[number]
+                mean, variance = np.full((count, *y.shape[1:]), np.nan, y.dtype), np.full(count, np.nan, y.dtype)
+                answers[number] = Prediction._make([mean, variance, np.zeros((), np.int32), why])
             for numbers, how, _ in parts:
                 for i, number in enumerate(numbers):
                     result, count = as_result(np.asarray(how.result._value[i])), counts[number]
@@ -141,8 +176,7 @@ def score_many(
 
     A NumPy array in the order of the datasets; NaN without a usable model or without data.
     """
-    solver = solver_for_many(solver)
-    own_models, every = _matched(models, datasets, executor)
+    solver, own_models, every = _checked(solver, models, datasets, executor)
     scores = np.full(len(every), np.nan, own_models.dtype)
     settings = (quantity, solver)
     with many_bar(progress, len(every), "score_many") as show:
@@ -171,25 +205,18 @@ def _predict_lane(
     return answer._replace(num_clamped=answer.num_clamped - padding * first)
 
 
-def _no_prediction(rows: int, y: np.ndarray, why: Any) -> Prediction:
-    """For a dataset without an answer."""
-    mean: Any = np.full((rows, *y.shape[1:]), np.nan, y.dtype)
-    variance: Any = np.full(rows, np.nan, y.dtype)
-    count: Any = np.zeros((), np.int32)
-    return Prediction(mean, variance, count, why)
-
-
-def _matched(models: Any, datasets: Any, executor: Executor | None) -> tuple[Models, list[HostData]]:
-    """The models, in the data's floating type, and the datasets that belong to them."""
-    known = Models.of(models)
+def _checked(
+    solver: Any, models: Any, datasets: Any, executor: Executor | None
+) -> tuple[AbstractSolver, Models, list[HostData]]:
+    """The solver, the models in the data's floating type, and the datasets that belong to them."""
+    solver, known = solver_for_many(solver), Models.of(models)
     check_executor(executor)
     every = [data for window in windows_for(executor, known, datasets) for data in window]
     if not every:
         raise ValueError("there is no dataset.")
     known.check_number(len(every))
-    check_names(models, every)
-    check_groups(known, [data.name for data in every], [data.x for data in every])
-    return known.as_dtype(every[0].y.dtype), every
+    check_datasets(models, known, every)
+    return solver, known.as_dtype(every[0].y.dtype), every
 
 
 def _points(x: Any, datasets: list[HostData]) -> list[Any]:

@@ -127,18 +127,10 @@ def read(block: Block) -> tuple[Block, list[tuple[int, UnreadableError]]]:
 
 
 def compiled_once(site: Site, programs: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
-    """Call each program that no other thread of this run has called, then wait until the others have, too.
+    """Call each program that no other thread of this run has called, then wait until the others have, too. The longest comes
+    first. So threads compile different programs at the same time, and no program twice.
 
-    So threads compile different programs at the same time, and no program twice.
-
-    **Arguments:**
-
-    - `site`: it knows which programs have been called.
-    - `programs`: for each name a function that calls the program; the longest comes first.
-
-    **Returns:**
-
-    What those programs have returned that were called here.
+    Returns what those programs have returned that were called here.
     """
     if site.compiled is None:
         return {}

@@ -25,7 +25,7 @@ _WRITE_EVERY = 5.0
 
 
 class Collector:
-    """Takes in the parts of blocks, and writes the checkpoint."""
+    """Takes in the parts of blocks, and writes the checkpoint. Each process has its share of the datasets."""
 
     def __init__(
         self,
@@ -33,13 +33,10 @@ class Collector:
         starts: int,
         checkpoint: Checkpoint | None,
         show: Callable[[int, int], None],
-        share: int,
-        shares: int,
         settings: Settings,
     ):
-        self._settings, self._is_named = settings, False
         self._models, self._starts, self._checkpoint, self._show = models, starts, checkpoint, show
-        self._share, self._shares, self._is_interrupted = share, shares, False
+        self._settings, self._is_named, self._is_interrupted = settings, False, False
         self._keys: list[Hashable] = []
         self._num_rows: list[int] = []
         self._digests: dict[int, np.ndarray] = {}
@@ -53,13 +50,13 @@ class Collector:
             show(len(self._known), sum(_failed(part) for part in self._parts))
 
     def enter(self, window: list[HostData]) -> list[HostData]:
-        """Those of the window that this process, which has one share of all, is still to fit."""
+        """Those of the window that this process is still to fit."""
         if self._models.number is not None and window[-1].number >= self._models.number:
             raise ValueError(f"there are {self._models.number} models, but more datasets: give one model, or one for each.")
         self._keys += [data.key for data in window]
         self._is_named |= window[0].is_named
         self._num_rows += [int(data.mask.sum()) for data in window]
-        mine = [data for data in window if data.number % self._shares == self._share]
+        mine = [data for data in window if data.number % jax.process_count() == jax.process_index()]
         if self._checkpoint is None:
             return mine
         left = []
@@ -127,9 +124,10 @@ class Collector:
                 f"the checkpoint holds results of more than these {len(self._keys)} datasets: give the same data, another "
                 "folder, or delete that one."
             )
-        own = np.arange(len(self._keys)) if gather else np.arange(len(self._keys))[self._share :: self._shares]
-        parts = self._parts
-        if gather:
+        own, parts = np.arange(len(self._keys)), self._parts
+        if not gather:
+            own = own[jax.process_index() :: jax.process_count()]
+        elif jax.process_count() > 1:
             parts = _gathered(_joined([*parts, self._standing_in(np.arange(0))]))
         # What a run settles goes before what stands for a fit not begun; of two entries for a dataset the first counts.
         everything = _joined([*parts, self._standing_in(own)])

@@ -21,17 +21,8 @@ class Curvature(NamedTuple):
 
 
 def no_curvature(x: Float[Array, " k"], memory_size: int) -> Curvature:
-    """Before the first step.
-
-    **Arguments:**
-
-    - `x`: the parameters.
-    - `memory_size`: how many steps are kept. With at most twice as many parameters the matrix is kept, which is no larger
-        and forgets none.
-
-    **Returns:**
-
-    The curvature without any pair.
+    """Before the first step. `memory_size` steps are kept; with at most twice as many parameters the matrix is, which is no
+    larger and forgets none.
     """
     shape = (x.size, x.size) if x.size <= 2 * memory_size else (2, memory_size, x.size)
     return Curvature(jnp.zeros(shape, x.dtype), jnp.zeros((), jnp.int32))
@@ -40,37 +31,19 @@ def no_curvature(x: Float[Array, " k"], memory_size: int) -> Curvature:
 def pair_between(
     x: Float[Array, " k"], gradient: Float[Array, " k"], before: Float[Array, " k"], gradient_before: Float[Array, " k"]
 ) -> Float[Array, "2 k"]:
-    """A step and the change of the gradient along it, for `with_pair`.
+    """The step from `before` to `x`, and below it the change of the gradient.
 
     Parameters whose slope is exactly 0 at either end are left out: they are at an end of their range, where the slope
     jumps, and a jump says nothing about curvature.
-
-    **Arguments:**
-
-    - `x`, `gradient`: where the step led, and the gradient there.
-    - `before`, `gradient_before`: where it began, and the gradient there.
-
-    **Returns:**
-
-    The step and the change, one below the other.
     """
     counts = (gradient != 0) & (gradient_before != 0)
     return jnp.where(counts, jnp.stack([x - before, gradient - gradient_before]), 0.0)
 
 
 def with_pair(curvature: Curvature, pair: Float[Array, "2 k"], moved: Bool[Array, ""], *, growth: float = 1.0) -> Curvature:
-    """The curvature with one more step.
+    """The curvature with one more step, if there was one (`moved`) and it keeps the inverse Hessian positive.
 
-    **Arguments:**
-
-    - `curvature`: what is known.
-    - `pair`: the step, and the change of the gradient along it.
-    - `moved`: whether there was a step at all.
-    - `growth`: the largest factor by which the whole inverse Hessian may grow, if the step shows that it was too small.
-
-    **Returns:**
-
-    The new curvature; the old one if the pair would not keep the inverse Hessian positive.
+    The whole inverse Hessian may grow by a factor of up to `growth` if the step shows that it was too small.
     """
     memory, num_pairs = curvature
     products = pair @ pair.T

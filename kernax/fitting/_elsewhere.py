@@ -7,7 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, wait
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from kernax._arrays import levels_to_the_caller
 from kernax._threads import cores
@@ -25,23 +25,12 @@ _SHOWN = 8
 """How many datasets an error names at most."""
 
 
-class Died(NamedTuple):
-    """A worker process gave no answer."""
-
-    error: BaseException
-
-
-def run_elsewhere(spec: Spec, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor) -> dict[int, Any]:
-    """Work on all blocks, as `run_blocks`; see there.
+class Elsewhere:
+    """One run of blocks through an executor of other processes: `run_blocks`, see there.
 
     A block whose worker dies is tried once more, alone, so that it is known whose worker dies. A block that a worker cannot
     read is read here instead, and sent to it.
     """
-    return _Elsewhere(spec, blocks, take, executor).run()
-
-
-class _Elsewhere:
-    """One run of blocks through an executor."""
 
     def __init__(self, spec: Spec, blocks: Sequence[Block], take: Callable[[Part], None], executor: Executor):
         self._spec, self._take, self._executor = sealed(spec), take, executor
@@ -53,6 +42,7 @@ class _Elsewhere:
         self._has_answered = False
 
     def run(self) -> dict[int, Any]:
+        """Why datasets have no results, by their numbers."""
         with contextlib.ExitStack() as stack:
             try:
                 while self._left or self._running or self._again:
@@ -87,17 +77,17 @@ class _Elsewhere:
             future = self._executor.submit(*call)
         self._running[future] = block
 
-    def _settle(self, block: Block, answer: Part | Failure | Died, *, is_last: bool) -> None:
-        self._has_answered |= not isinstance(answer, Died)
+    def _settle(self, block: Block, answer: Part | Failure | BaseException, *, is_last: bool) -> None:
+        self._has_answered |= not isinstance(answer, BaseException)
         if isinstance(answer, Part):
             self._take(answer)
-        elif isinstance(answer, Died) and not is_last:
+        elif isinstance(answer, BaseException) and not is_last:
             self._again.append(block)
-        elif isinstance(answer, Died):
-            if not self._has_answered and isinstance(answer.error, _UNABLE):
+        elif isinstance(answer, BaseException):
+            if not self._has_answered and isinstance(answer, _UNABLE):
                 remedy = "Install the same kernax where its workers run, and check that it still runs."
-                self._refuse("no worker of {} gave an answer", answer.error, remedy)
-            self._lose([block], answer.error)
+                self._refuse("no worker of {} gave an answer", answer, remedy)
+            self._lose([block], answer)
         elif isinstance(answer.error, UnreadableError):
             here, unreadable = read(block)
             self._left.extend([here] if len(here.numbers) else [])
@@ -143,13 +133,12 @@ def _named(numbers: list[int]) -> str:
     return f"dataset{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_SHOWN]))}{more}"
 
 
-def _answer(future: Future) -> Part | Failure | Died:
-    """What a worker has sent."""
+def _answer(future: Future) -> Part | Failure | BaseException:
+    """What a worker has sent, or why there is no answer. (What the computation itself raises comes as a `Failure`.)"""
     try:
         return pickle.loads(future.result())
     except (Exception, CancelledError) as error:
-        # What the computation itself raises comes as a `Failure`: this is the worker, or the way to it.
-        return Died(error)
+        return error
 
 
 def _another(executor: Executor, stack: contextlib.ExitStack) -> Executor | None:

@@ -15,70 +15,31 @@ from kernax.data._host import HostData
 from kernax.data._many import windows
 from kernax.data._tables import unread
 from kernax.fitting._blocks import Block, Part, Site, Spec, run_block
-from kernax.fitting._elsewhere import run_elsewhere
+from kernax.fitting._elsewhere import Elsewhere
 from kernax.fitting._models import Models
+from kernax.fitting._plan import Room
 
 
-def run_blocks(
-    spec: Spec,
-    blocks: Sequence[Block],
-    take: Callable[[Part], None],
-    *,
-    executor: Executor | None,
-    devices: Sequence[Any],
-    workers: int,
-) -> dict[int, Any]:
-    """Work on all blocks.
+def run_blocks(spec: Spec, blocks: Sequence[Block], take: Callable[[Part], None], room: Room) -> dict[int, Any]:
+    """Work on all blocks: through the executor, or in threads of this process, which use the devices in turn.
 
-    After Ctrl-C, threads hand in their fits as far as they have got, finished blocks of other executors are taken, their
-    unfinished ones are cancelled, and `KeyboardInterrupt` is raised.
+    `take` is called in this thread with the part of each block as soon as it is done. After Ctrl-C, threads hand in their
+    fits as far as they have got, finished blocks of other executors are taken, their unfinished ones are cancelled, and
+    `KeyboardInterrupt` is raised. If no worker can do the work at all, what went wrong is raised.
 
-    **Arguments:**
-
-    - `spec`, `blocks`: what is done, and to what.
-    - `take`: is called in this thread with the part of each block as soon as it is done.
-    - `executor`: where; `None` for threads of this process.
-    - `devices`: those that threads of this process use in turn.
-    - `workers`: the number of threads, if there is no executor.
-
-    **Returns:**
-
-    For datasets without results, by their numbers, why: workers died over them twice (`Result.lost`), or they cannot be
-    read from their file (`Result.unreadable`). If no worker can do the work at all, what went wrong is raised.
+    Returns for datasets without results, by their numbers, why: workers died over them twice (`Result.lost`), or they cannot
+    be read from their file (`Result.unreadable`).
     """
-    if executor is not None and is_elsewhere(executor):
-        return run_elsewhere(spec, blocks, take, executor)
-    _in_threads(spec, blocks, take, executor, devices, workers)
-    return {}
-
-
-def is_elsewhere(executor: Executor | None) -> bool:
-    """Whether blocks are worked on in other processes."""
-    return executor is not None and not isinstance(executor, ThreadPoolExecutor)
-
-
-def windows_for(executor: Executor | None, models: Models, datasets: Any, **options: Any) -> Iterator[list[HostData]]:
-    """`windows` of the datasets. Those of a Parquet file are left there if other processes are to work on them."""
-    needs_rows = callable(getattr(models.example, "noise", None))  # see `check_groups`
-    return windows(unread(datasets) if is_elsewhere(executor) and not needs_rows else datasets, **options)
-
-
-def _in_threads(
-    spec: Spec,
-    blocks: Sequence[Block],
-    take: Callable[[Part], None],
-    executor: Executor | None,
-    devices: Sequence[Any],
-    workers: int,
-) -> None:
+    if room.executor is not None and is_elsewhere(room.executor):
+        return Elsewhere(spec, blocks, take, room.executor).run()
     stop, compiled = threading.Event(), {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(one_blas_thread())
-        pool = executor or stack.enter_context(ThreadPoolExecutor(workers))
+        pool = room.executor or stack.enter_context(ThreadPoolExecutor(room.threads(blocks)))
         waiting = set()
         try:
             for number, block in enumerate(blocks):
-                site = Site(devices[number % len(devices)], spec.together, stop, compiled)
+                site = Site(room.devices[number % len(room.devices)], spec.together, stop, compiled)
                 waiting.add(pool.submit(run_block, spec, block, site))
             while waiting:
                 # With a time limit, again and again: a wait without one may sleep through Ctrl-C.
@@ -91,6 +52,18 @@ def _in_threads(
                 with contextlib.suppress(Exception):
                     take(future.result())
             raise
+    return {}
+
+
+def is_elsewhere(executor: Executor | None) -> bool:
+    """Whether blocks are worked on in other processes."""
+    return executor is not None and not isinstance(executor, ThreadPoolExecutor)
+
+
+def windows_for(executor: Executor | None, models: Models, datasets: Any, **options: Any) -> Iterator[list[HostData]]:
+    """`windows` of the datasets. Those of a Parquet file are left there if other processes are to work on them."""
+    needs_rows = callable(getattr(models.example, "noise", None))  # see `check_rows`
+    return windows(unread(datasets) if is_elsewhere(executor) and not needs_rows else datasets, **options)
 
 
 def check_executor(executor: Any, devices: Any = None) -> None:

@@ -16,14 +16,13 @@ from kernax._arrays import is_concrete
 from kernax._fingerprints import described, fingerprint
 from kernax._programs import compiled
 from kernax.data import Data
-from kernax.fitting._best import Rules
-from kernax.fitting._fit_checkpoint import FitCheckpoint
+from kernax.fitting._checkpoint import FitCheckpoint
+from kernax.fitting._convergence import Rules
 from kernax.fitting._fitted import Fit, best_of
-from kernax.fitting._identity import identified, of_data
 from kernax.fitting._lanes import run_traced
 from kernax.fitting._loop import LoopState
 from kernax.fitting._problem import Objective, Problem
-from kernax.fitting._request import Request
+from kernax.fitting._request import Request, identity_of
 from kernax.fitting._rounds import best_lane, joined, run_rounds, values_of
 from kernax.fitting._starts import starting_points
 from kernax.fitting._stochastic import Stochastic
@@ -122,7 +121,8 @@ def fit(
     check_solver(model, data, solver)
     if isinstance(objective, Stochastic):
         objective.check(model, data, solver)
-    if not isinstance(objective, Stochastic) or objective.rows is None:
+    in_batches = isinstance(objective, Stochastic) and objective.rows is not None
+    if not in_batches:
         check_memory(model, data, solver, "fit", gradient=True)
     rules, key = request.rules(model, data.dtype, refreshes=solver.num_refreshes > 0), request.key_of_starts
     frees, held = prepared(model, trainable, data.dtype, restarts, key)
@@ -140,16 +140,16 @@ def fit(
             )
         frees, problem = _without_derivative((frees, problem))
         return fit_of(run_traced(frees, problem, rules, key), problem.held, rules)
-    if not isinstance(objective, Stochastic) or objective.rows is None:
+    if not in_batches:
         warn_if_slow(model, data, solver, progress=progress)
     kept = None
     if checkpoint is not None:
         about: dict[str, Any] = {"model": described(model)}
-        more = {"kind": "fit", "device": jax.default_backend()} | of_data(data, about)
+        more = {"kind": "fit", "device": jax.default_backend()} | identity_of(data, about)
         more |= {} if before is None else {"continued": fingerprint(jax.tree.leaves(before), "the fit that goes on")}
-        identity, rules = identified(request, rules, model, data.dtype, about, **more)
+        identity, rules = request.identified(rules, model, data.dtype, about, **more)
         kept = FitCheckpoint(checkpoint, identity, about)
-    lanes, earlier = run_rounds(frees, held, data, request, rules, progress=progress, before=before, kept=kept)
+    *earlier, lanes = run_rounds(frees, held, data, request, rules, progress=progress, before=before, kept=kept)
     answer = with_own_history(fit_of(lanes, held, rules))
     last = dataclasses.replace(best_lane(lanes), history=jax.device_put(np.zeros(0, data.dtype)))
     firsts = earlier[0] if earlier else lanes

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from kernax._arrays import is_concrete
 from kernax.data import Data
-from kernax.fitting._best import Rules
+from kernax.fitting._convergence import Rules
 from kernax.fitting._loop import LoopState, outcome
 from kernax.parameters import at_bound, join
 from kernax.solvers import AbstractSolver, Result, result_name

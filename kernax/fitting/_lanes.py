@@ -23,11 +23,11 @@ from jaxtyping import Array, Int, Key
 from kernax._bars import progress_bar
 from kernax._programs import compiled
 from kernax._threads import cores, longest_axis, one_blas_thread
-from kernax.fitting._best import Rules
-from kernax.fitting._fit_checkpoint import FitCheckpoint
+from kernax.fitting._checkpoint import FitCheckpoint
+from kernax.fitting._convergence import Rules
 from kernax.fitting._loop import LoopState, advance, packing_of, start
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import AbstractProblem
+from kernax.fitting._problem import Problem
 from kernax.model import AbstractModel
 
 _start = compiled(start)
@@ -41,7 +41,7 @@ def _size_without_history(given: Any) -> int:
 
 @functools.partial(compiled, size_of=_size_without_history)
 def _advance(
-    state: Vectors, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""], together: bool = False
+    state: Vectors, packing: Packing, problem: Problem, rules: Rules, until: Int[Array, ""], together: bool = False
 ) -> Vectors:
     """`advance`, of one lane, or `together` of several, whose states have a leading axis."""
     if together:
@@ -54,9 +54,7 @@ def stacked(lanes: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
 
 
-def run_traced(
-    frees: list[AbstractModel], problem: AbstractProblem, rules: Rules, key: Key[Array, ""] | None
-) -> list[LoopState]:
+def run_traced(frees: list[AbstractModel], problem: Problem, rules: Rules, key: Key[Array, ""] | None) -> list[LoopState]:
     """All lanes to their end, inside somebody's trace."""
 
     def run(free: AbstractModel) -> LoopState:
@@ -72,7 +70,7 @@ def run_traced(
 
 def run_lanes(
     frees: list[AbstractModel],
-    problem: AbstractProblem,
+    problem: Any,
     rules: Rules,
     *,
     progress: bool,
@@ -87,7 +85,7 @@ def run_lanes(
 
     `key` is for objectives that are random. `before` is the end of a fit of a similar problem, from which the first lane
     goes on. `kept` knows how far lanes of an interrupted run have come, and is told how far these come. `title` stands
-    before the progress bar and tells the rounds of a fit apart. `advance` makes steps in another way than by one program;
+    before the progress bar and tells the rounds of a fit apart. `advance` makes steps of a `problem` that is no `Problem`;
     lanes then go one after another.
     """
     together = jax.default_backend() != "cpu" if together is None else together
@@ -111,7 +109,12 @@ def run_lanes(
 
             return _drive(go_on, state, packing, stop, show, keep)
 
-        def in_threads() -> list[Vectors]:
+        if together:
+            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, True)
+            lanes = [tuple(vector[lane] for vector in ended) for lane in range(len(frees))]
+        elif advance is not None or len(lanes) == 1:
+            lanes = [driven(lane, number) for number, lane in enumerate(lanes)]
+        else:
             with one_blas_thread(), ThreadPoolExecutor(min(len(lanes), cores())) as pool:
                 futures = [pool.submit(driven, lane, number) for number, lane in enumerate(lanes)]
                 try:
@@ -120,15 +123,7 @@ def run_lanes(
                         pass
                 except KeyboardInterrupt:
                     stop.set()
-                return [future.result() for future in futures]
-
-        if together:
-            ended = driven(tuple(np.stack(vectors) for vectors in zip(*lanes, strict=True)), 0, True)
-            lanes = [tuple(vector[lane] for vector in ended) for lane in range(len(frees))]
-        elif advance is not None or len(lanes) == 1:
-            lanes = [driven(lane, number) for number, lane in enumerate(lanes)]
-        else:
-            lanes = in_threads()
+                lanes = [future.result() for future in futures]
     return [jax.device_put(on_host(packing, lane)) for lane in lanes]
 
 

@@ -11,12 +11,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from kernax.fitting._best import Best, Rules, averaged, compared, converged, scale_of
-from kernax.fitting._convergence import Ends, nothing_tried, ravel
+from kernax.fitting._convergence import (
+    Best,
+    Ends,
+    Rules,
+    averaged,
+    compared,
+    converged,
+    nothing_tried,
+    ravel,
+    scale_of,
+    sizes,
+)
 from kernax.fitting._curvature import Curvature
 from kernax.fitting._lbfgs import begun_anew, once
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import AbstractProblem
+from kernax.fitting._problem import Problem
 from kernax.fitting._stochastic import key_of_steps
 from kernax.model import AbstractModel
 from kernax.solvers import Result
@@ -86,25 +96,22 @@ def packing_of(state: LoopState) -> Packing:
     return Packing.of(state, alone=state.history)
 
 
-def advance(state: Vectors, packing: Packing, problem: AbstractProblem, rules: Rules, until: Int[Array, ""]) -> Vectors:
+def advance(state: Vectors, packing: Packing, problem: Problem, rules: Rules, until: Int[Array, ""]) -> Vectors:
     """Go on, with a packed state, until the loop stops by itself or `until` steps have been made in all."""
-    own_units = problem.sizes(packing.unpack(state).free)
+    own_units = sizes(packing.unpack(state).free, problem.data)
 
     def goes_on(packed: Vectors) -> Bool[Array, ""]:
         state = packing.unpack(packed)
         return state.running & (state.step < until)
 
     def turn(packed: Vectors) -> Vectors:
-        return packing.pack(_turn(packing.unpack(packed), problem, rules, own_units))
+        state = packing.unpack(packed)
+        following, key = (None, None) if state.key is None else jax.random.split(state.key)
+        evaluated = jax.value_and_grad(problem, has_aux=True)(state.free, key)
+        moved = stepped(state, evaluated, lambda free: problem(free, key)[0], rules, own_units)
+        return packing.pack(dataclasses.replace(moved, key=following))
 
     return jax.lax.while_loop(goes_on, turn, state)
-
-
-def _turn(state: LoopState, problem: AbstractProblem, rules: Rules, own_units: Float[Array, " k"]) -> LoopState:
-    following, key = (None, None) if state.key is None else jax.random.split(state.key)
-    evaluated = jax.value_and_grad(problem, has_aux=True)(state.free, key)
-    moved = stepped(state, evaluated, lambda free: problem(free, key)[0], rules, own_units)
-    return dataclasses.replace(moved, key=following)
 
 
 Evaluated = tuple[tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]], AbstractModel]

@@ -19,9 +19,8 @@ from kernax.fitting._collect import Collector
 from kernax.fitting._engine import check_executor, run_blocks, windows_for
 from kernax.fitting._fit_block import FitWork
 from kernax.fitting._fits import Fits, Settings
-from kernax.fitting._identity import identified
-from kernax.fitting._models import Models, check_groups, check_names, solver_for_many
-from kernax.fitting._plan import blocks_of, bytes_of, room_for, shapes_for
+from kernax.fitting._models import Models, check_datasets, solver_for_many
+from kernax.fitting._plan import Room, blocks_of, is_at_once, shapes_for
 from kernax.fitting._problem import Objective
 from kernax.fitting._request import Request
 from kernax.fitting._shared import fit_shared
@@ -147,15 +146,15 @@ def fit_many(
         every = [data for window in windows(datasets) for data in window]
         if not every:
             raise ValueError("there is no dataset to fit.")
-        check_groups(models, [data.name for data in every], [data.x for data in every])
-        at_once = devices[0].platform != "cpu" if together is None else together
+        check_datasets(model, models, every)
+        at_once = is_at_once(together, devices)
         return fit_shared(models.model, every, request, devices=devices, together=at_once, progress=progress)
 
-    share, shares = jax.process_index(), jax.process_count()
     settings = Settings(objective, solver, trainable, optimiser)
-    room = room_for(executor, devices, together, memory_budget)
+    room = Room(executor, devices, is_at_once(together, devices), memory_budget, solver, _MATRICES)
     collector, spec, shapes = None, None, ()
-    with many_bar(progress, None if total is None else len(range(share, total, shares))) as show:
+    own = None if total is None else len(range(jax.process_index(), total, jax.process_count()))
+    with many_bar(progress, own) as show:
         try:
             for window in windows_for(executor, models, datasets, budget=memory_budget / 4):
                 if collector is None:
@@ -164,23 +163,19 @@ def fit_many(
                     kept = None
                     if checkpoint is not None:
                         about: dict[str, Any] = {"model": models.described()}
-                        given = (request, rules, models.model, dtype, about)
-                        identity, rules = identified(*given, initialise=initialise)
+                        identity, rules = request.identified(rules, models.model, dtype, about, initialise=initialise)
                         kept = Checkpoint(checkpoint, identity, about)
-                    collector = Collector(models, restarts + 1, kept, show, share, shares, settings)
+                    collector = Collector(models, restarts + 1, kept, show, settings)
                     spec = Spec.of(FitWork.of(models, request, rules, dtype), together)
-                check_names(model, window)
-                check_groups(models, [data.name for data in window], [data.x for data in window])
+                check_datasets(model, models, window)
                 assert spec is not None
                 mine = collector.enter(window)
                 if not mine:
                     continue
                 shapes = shapes_for(mine, room, shapes)
-                blocks = blocks_of(mine, models, shapes, room, matrices=_MATRICES, solver=solver, starts=restarts + 1)
+                blocks = blocks_of(mine, models, shapes, room, starts=restarts + 1)
                 try:
-                    workers = room.workers_for(bytes_of(blocks, _MATRICES, solver))
-                    missing = run_blocks(spec, blocks, collector.take, executor=executor, devices=devices, workers=workers)
-                    collector.miss(missing)
+                    collector.miss(run_blocks(spec, blocks, collector.take, room))
                 finally:
                     collector.flush()
         except KeyboardInterrupt:
@@ -189,7 +184,7 @@ def fit_many(
             collector.interrupted(_keys_of(datasets, total))
     if collector is None:
         raise ValueError("there is no dataset to fit.")
-    return collector.fits(gather=gather and shares > 1)
+    return collector.fits(gather=gather)
 
 
 def _number_of(datasets: Any) -> int | None:

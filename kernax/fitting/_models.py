@@ -68,12 +68,11 @@ class Models(NamedTuple):
 
     def taken(self, numbers: Any) -> AbstractModel:
         """Those with these numbers, in a leading axis if `numbers` has one."""
-        if self.number is None:
-            shape = np.shape(numbers)
-            return jax.tree.map(
-                lambda leaf: np.broadcast_to(leaf, shape + leaf.shape) if eqx.is_array(leaf) else leaf, self.model
-            )
-        return jax.tree.map(lambda leaf: leaf[numbers] if eqx.is_array(leaf) else leaf, self.model)
+
+        def chosen(leaf: Any) -> Any:
+            return np.broadcast_to(leaf, np.shape(numbers) + leaf.shape) if self.number is None else leaf[numbers]
+
+        return jax.tree.map(lambda leaf: chosen(leaf) if eqx.is_array(leaf) else leaf, self.model)
 
     def parted(self) -> tuple[Any, Any]:
         """What each has of its own, with a leading axis, and what all have in common; elsewhere both are `None`."""
@@ -93,19 +92,20 @@ class Models(NamedTuple):
             raise ValueError(f"there are {self.number} models for {datasets} datasets: give one model, or one for each.")
 
 
-def check_names(models: Any, datasets: list[HostData]) -> None:
-    """Refuse datasets that go by other names than those which `Fits` were fitted to; numbers are no names."""
-    if not isinstance(models, Fits) or not models.is_named:
-        return
-    for data in datasets:
-        known = models.keys[data.number] if data.number < len(models) else data.key
+def check_datasets(given: Any, models: Models, datasets: list[HostData]) -> None:
+    """Refuse rows that the models do not know, and other names than those which `Fits`, if they were given, were fitted to
+    (numbers are no names).
+    """
+    for data in datasets if isinstance(given, Fits) and given.is_named else ():
+        known = given.keys[data.number] if data.number < len(given) else data.key
         if data.is_named and known != data.key:
             raise ValueError(
                 f"the fit {data.number} is of {known!r}, but {data.name} was given: give the datasets that were fitted."
             )
+    check_rows(models, [data.name for data in datasets], [data.x for data in datasets])
 
 
-def check_groups(models: Models, names: list[str], rows: list[Any], *, noisy: bool = True) -> None:
+def check_rows(models: Models, names: list[str], rows: list[Any], *, noisy: bool = True) -> None:
     """Raise `ValueError` if kernel, mean or (if `noisy`) noise do not know some rows, such as a label out of range."""
     model = models.example
     noise = getattr(model, "noise", None)

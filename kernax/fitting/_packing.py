@@ -37,7 +37,7 @@ class Packing(NamedTuple):
         for i, leaf in enumerate(leaves):
             members.setdefault("alone" if leaf is alone else types[i], []).append(i)
         last = [members.pop("alone")] if alone is not None else []
-        keys = tuple(_implementation(leaf) for leaf in leaves)
+        keys = tuple(str(jax.random.key_impl(jnp.zeros((), leaf.dtype))) if _is_key(leaf) else None for leaf in leaves)
         return cls(structure, shapes, types, keys, tuple(map(tuple, [*members.values(), *last])))
 
     def zeros(self, count: int) -> Vectors:
@@ -47,7 +47,7 @@ class Packing(NamedTuple):
 
     def pack(self, tree: PyTree, xp: Any = jnp) -> Vectors:
         """The tree as vectors of JAX, or with `xp=np` of NumPy, without a program of JAX."""
-        leaves = [xp.asarray(_as_numbers(leaf)) for leaf in jax.tree.leaves(tree)]
+        leaves = [xp.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
         return tuple(xp.concatenate([leaves[i].reshape(-1) for i in own]) for own in self.members)
 
     def unpack(self, vectors: Vectors) -> PyTree:
@@ -66,11 +66,3 @@ class Packing(NamedTuple):
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _as_numbers(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _implementation(leaf: Any) -> str | None:
-    return str(jax.random.key_impl(jnp.zeros((), leaf.dtype))) if _is_key(leaf) else None

@@ -31,20 +31,43 @@ _BLOCK_OF_WIDTHS = 4
 
 
 class Room(NamedTuple):
-    """What there is to compute on."""
+    """What there is to compute on, and what a lane takes of it."""
 
-    workers: int
-    """Blocks that are worked on at a time."""
-    planners: int
-    """Workers that shapes are planned for: those of this process, whatever the executor, so that all give the same bits."""
+    executor: Executor | None
+    """`None` for threads of this process."""
+    devices: Sequence[Any]
     at_once: bool
     """Whether the lanes of a block run together under `vmap`."""
     budget: float
     """Bytes that temporary matrices may take at the same time, on each device."""
+    solver: AbstractSolver
+    """It knows how large the matrices are."""
+    matrices: int
+    """How many of a lane are alive at the same time."""
+    new_rows: int = 0
+    """Rows of a prediction: they have matrices, too."""
 
-    def workers_for(self, bytes_per_lane: float) -> int:
+    @property
+    def planners(self) -> int:
+        """Workers that shapes are planned for: those of this process, whatever the executor, so that all give the same
+        bits."""
+        return len(self.devices) if self.at_once else max(cores(), len(self.devices))
+
+    @property
+    def workers(self) -> int:
+        """Blocks that are worked on at a time, as far as an executor tells."""
+        return self.planners if self.executor is None else getattr(self.executor, "_max_workers", None) or cores()
+
+    def bytes_per_lane(self, rows: int, itemsize: int) -> float:
+        return self.matrices * itemsize * (float(self.solver.largest_matrix(rows)) ** 2 + _NUMBERS_PER_ROW * rows)
+
+    def threads(self, blocks: Sequence[Block]) -> int:
         """Workers that the budget allows, if each computes one lane at a time."""
-        return self.workers if self.at_once else max(1, min(self.workers, int(self.budget / bytes_per_lane)))
+        if self.at_once:
+            return self.workers
+        shapes = [(block.data.mask.shape[1], block.data.y.dtype.itemsize) for block in blocks]
+        largest = max(self.bytes_per_lane(*shape) for shape in [*shapes, (self.new_rows, 8)])
+        return max(1, min(self.workers, int(self.budget / max(largest, 1.0))))
 
     def lanes(self, bytes_per_lane: float, count: int) -> tuple[int, int]:
         """Lanes of a block, if there are so many in all, and how many of them are computed at a time."""
@@ -60,12 +83,9 @@ class Room(NamedTuple):
         return lanes, lanes
 
 
-def room_for(executor: Executor | None, devices: Sequence[Any], together: bool | None, budget: float) -> Room:
-    """What there is to compute on: the workers of an executor as far as it tells, or cores and devices of this process."""
-    at_once = devices[0].platform != "cpu" if together is None else together
-    here = len(devices) if at_once else max(cores(), len(devices))
-    workers = here if executor is None else getattr(executor, "_max_workers", None) or cores()
-    return Room(workers, here, at_once, budget)
+def is_at_once(together: bool | None, devices: Sequence[Any]) -> bool:
+    """Whether datasets are computed at once under `vmap`: as the user asks, else on accelerators."""
+    return devices[0].platform != "cpu" if together is None else together
 
 
 def shapes_for(datasets: Sequence[HostData], room: Room, known: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -89,32 +109,19 @@ def blocks_of(
     shapes: tuple[int, ...],
     room: Room,
     *,
-    matrices: int,
-    solver: AbstractSolver,
     starts: int = 1,
     given: Any = None,
 ) -> list[Block]:
-    """The datasets in blocks, in the order in which they are best begun.
+    """The datasets in blocks, with `starts` lanes of each, padded to these numbers of rows.
 
-    **Arguments:**
-
-    - `datasets`, `models`: all datasets, and the models that belong to them.
-    - `shapes`: row counts to pad to.
-    - `room`: what there is to compute on.
-    - `matrices`: how many temporary matrices of a lane are alive at the same time.
-    - `solver`: it knows how large they are.
-    - `starts`: lanes of each dataset.
-    - `given`: a function from some datasets to what else is stacked for them, in a tuple.
-
-    **Returns:**
-
-    A list. The first block of each shape comes first: while one worker compiles a shape, others compile another. Blocks
-    with many rows come before those with few, so that workers end together.
+    The first block of each shape comes first: while one worker compiles a shape, others compile another. Blocks with many
+    rows come before those with few, so that workers end together. `given` is a function from some datasets to what else is
+    stacked for them, in a tuple.
     """
     own, _ = models.parted()
     first, others = [], []
     for rows, members in reversed(by_shape(datasets, [max(data.n, LEAST_ROWS) for data in datasets], shapes)):
-        bytes_per_lane = _bytes_per_lane(rows, members[0].y.dtype.itemsize, matrices, solver)
+        bytes_per_lane = room.bytes_per_lane(rows, members[0].y.dtype.itemsize)
         # One size for all shapes on CPU, where fillers cost nothing: some programs do not depend on the rows.
         lanes, width = room.lanes(bytes_per_lane, len(members if room.at_once else datasets) * starts)
         # One dataset or several must not depend on the workers: XLA unrolls a loop of one turn, which may round differently.
@@ -132,13 +139,3 @@ def blocks_of(
             )
             (others if begin else first).append(block)
     return first + others
-
-
-def bytes_of(blocks: Sequence[Block], matrices: int, solver: AbstractSolver) -> float:
-    """Bytes that a lane of the largest block needs."""
-    shapes = [(block.data.mask.shape[1], block.data.y.dtype.itemsize) for block in blocks]
-    return max((_bytes_per_lane(rows, itemsize, matrices, solver) for rows, itemsize in shapes), default=1.0)
-
-
-def _bytes_per_lane(rows: int, itemsize: int, matrices: int, solver: AbstractSolver) -> float:
-    return matrices * itemsize * (float(solver.largest_matrix(rows)) ** 2 + _NUMBERS_PER_ROW * rows)

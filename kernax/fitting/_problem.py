@@ -1,6 +1,5 @@
 """What a fit minimises: a scalar of the free parameters."""
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kernax.data import Data
-from kernax.fitting._convergence import sizes
 from kernax.fitting._stochastic import Stochastic
 from kernax.model import AbstractModel, Conditioned, condition
 from kernax.parameters import as_dtype, join, log_prior
@@ -19,28 +17,7 @@ from kernax.solvers import AbstractSolver, Result
 Objective = Callable[[Any], Float[Array, ""]]
 
 
-class AbstractProblem(eqx.Module):
-    """A scalar of the free parameters, to be minimised."""
-
-    held: eqx.AbstractVar[AbstractModel]
-
-    @property
-    @abc.abstractmethod
-    def dtype(self) -> Any:
-        """The floating type of the value."""
-
-    @abc.abstractmethod
-    def sizes(self, free: AbstractModel) -> Float[Array, " k"]:
-        """What counts as a step of ordinary length, for every free parameter."""
-
-    @abc.abstractmethod
-    def __call__(
-        self, free: AbstractModel, key: Key[Array, ""] | None
-    ) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
-        """The value, and beside it the factorisation's result and jitter. `key` is for objectives that are random."""
-
-
-class Problem(AbstractProblem):
+class Problem(eqx.Module):
     """What `fit` minimises: `objective(condition(model, data)) - log_prior(model)`."""
 
     held: AbstractModel
@@ -49,17 +26,14 @@ class Problem(AbstractProblem):
     solver: AbstractSolver
 
     @property
-    def dtype(self):
+    def dtype(self) -> Any:
+        """The floating type of the value."""
         return self.data.dtype
 
-    @property
-    def largest_matrix(self):
-        return self.solver.largest_matrix(self.data.n)
-
-    def sizes(self, free):
-        return sizes(free, self.data)
-
-    def __call__(self, free, key):
+    def __call__(
+        self, free: AbstractModel, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+        """The value, and beside it the factorisation's result and jitter. `key` is for objectives that are random."""
         model = as_dtype(join(free, self.held), self.data.dtype)
         objective: Any = self.objective
         if isinstance(objective, Stochastic):

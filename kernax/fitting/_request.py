@@ -1,4 +1,4 @@
-"""What the user asks of a fit, checked, as rules for the loop."""
+"""What the user asks of a fit: checked, as rules for the loop, and as a checkpoint records it."""
 
 import dataclasses
 from typing import Any
@@ -11,13 +11,17 @@ import optax
 from jaxtyping import Array, Key
 
 from kernax._arrays import is_concrete
-from kernax.fitting._best import Rules
+from kernax._fingerprints import described, digest_of, fingerprint, name_of
+from kernax._stored import is_stored
+from kernax.data import Data
+from kernax.fitting._convergence import Rules
 from kernax.fitting._lbfgs import lbfgs
 from kernax.fitting._problem import Objective
 from kernax.fitting._stochastic import IN_NATS, Stochastic, default_optimiser
 from kernax.model import AbstractModel
 from kernax.parameters import parameter_name, parameters, setting
 from kernax.parameters import trainable as all_trainable
+from kernax.rows import arrays_of
 from kernax.solvers import AbstractSolver
 
 
@@ -97,6 +101,43 @@ class Request:
             over=1 if drawn is None or drawn.keep != "average" else drawn.over,
             is_stochastic=drawn is not None,
         )
+
+    def identified(
+        self, rules: Rules, model: Any, dtype: Any, about: dict[str, Any], **more: Any
+    ) -> tuple[dict[str, Any], Rules]:
+        """What must be the same for the results of a fit to be used again, and the rules with a digest of it.
+
+        `about` receives what helps to explain a difference; `more` is what else must be the same.
+        """
+        objective, optimiser, trainable, key = self.objective, self.optimiser, self.free(model), self.key_of_starts
+        free = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree.leaves_with_path(trainable)]
+        about |= {"trainable": described(trainable), "objective": name_of(objective), "solver": described(self.solver)}
+        about["optimiser"] = "lbfgs" if optimiser is None else name_of(optimiser.update)
+        identity = more | {
+            "model": fingerprint(model, "the model", about),
+            "trainable": fingerprint(free, "trainable"),
+            "restarts": self.restarts,
+            "key": None if key is None else f"{jax.random.key_impl(key)} {np.asarray(jax.random.key_data(key)).tolist()}",
+            "dtype": str(dtype),
+            "objective": fingerprint(objective, "the objective", about),
+            "optimiser": None if optimiser is None else fingerprint(optimiser, "the optimiser", about),
+            "solver": fingerprint(self.solver, "the solver", about),
+            "max_steps": rules.max_steps,
+            "gradient_tolerance": rules.gradient_tolerance,
+            "value_tolerance": rules.value_tolerance,
+            "patience": rules.patience,
+        }
+        # Everything, beside arrays, that compiled programs depend on.
+        functions = fingerprint(eqx.filter(model, eqx.is_array, inverse=True), "the model")
+        content = " ".join([*(str(identity[name]) for name in ("objective", "optimiser", "solver")), functions])
+        return identity, dataclasses.replace(rules, content=content)
+
+
+def identity_of(data: Data, about: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint records of one dataset: its content. Rows in a file are read once."""
+    about["data"] = repr(data)
+    digest = digest_of((*arrays_of(data.x), *jax.tree.leaves((data.y, data.mask, data.gaps))))
+    return {"data": [str(jax.tree.structure(data.x, is_leaf=is_stored)), digest.tobytes().hex()]}
 
 
 def _tolerances(dtype: Any, in_nats: bool) -> tuple[float, float]:

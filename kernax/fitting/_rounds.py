@@ -13,8 +13,8 @@ import numpy as np
 from kernax._programs import compiled
 from kernax._threads import with_threads_for
 from kernax.data import Data
-from kernax.fitting._best import Rules
-from kernax.fitting._fit_checkpoint import FitCheckpoint
+from kernax.fitting._checkpoint import FitCheckpoint
+from kernax.fitting._convergence import Rules
 from kernax.fitting._lanes import run_lanes
 from kernax.fitting._loop import LoopState
 from kernax.fitting._problem import Problem
@@ -41,21 +41,9 @@ def run_rounds(
     progress: bool,
     before: LoopState | None = None,
     kept: FitCheckpoint | None = None,
-) -> tuple[list[LoopState], list[list[LoopState]]]:
-    """All rounds of an eager fit.
-
-    **Arguments:**
-
-    - `frees`: the starts, unconstrained.
-    - `held`, `data`, `request`: what makes up the problem.
-    - `rules`: those of the last round.
-    - `progress`: whether to show a bar.
-    - `before`: the end of an earlier fit, from which the first start goes on.
-    - `kept`: where the state of the fit is kept, and may have been kept by an interrupted run.
-
-    **Returns:**
-
-    The lanes of the last round, and the lanes of every round before.
+) -> list[list[LoopState]]:
+    """The lanes of all rounds of an eager fit from these starts. The last round has these rules. `before` and `kept` are as
+    in `run_lanes`.
     """
     objective, solver = request.objective, request.solver
     part = _PART if objective is negative_log_marginal_likelihood and data.n > 1.25 * _PART else None
@@ -67,22 +55,21 @@ def run_rounds(
         gradient_tolerance=math.inf,
     )
     # Only choices look at the model, and joining it is a program.
-    model, done = joined(frees[0], held) if has_choices(solver) else held, []
+    model, rounds = joined(frees[0], held) if has_choices(solver) else held, []
 
     def run(rules: Rules, part: int | None) -> list[LoopState]:
         problem = Problem(held, data, objective, settled(solver, model, data, part))
-        title = f"fit, round {len(done) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
+        title = f"fit, round {len(rounds) + 1} of {solver.num_refreshes + 1}" if solver.num_refreshes else "fit"
         how = {"progress": progress, "key": request.key_of_starts, "before": before, "kept": kept, "title": title}
-        return with_threads_for(problem.largest_matrix, run_lanes, frees, problem, rules, **how)
+        return with_threads_for(problem.solver.largest_matrix(data.n), run_lanes, frees, problem, rules, **how)
 
     for _ in range(solver.num_refreshes):
-        lanes = run(early, part)
-        before = best_lane(lanes)
+        rounds.append(run(early, part))
+        before = best_lane(rounds[-1])
         if not np.isfinite(before.best.value) or bool(before.running):  # hopeless, or interrupted
-            return lanes, done
-        done.append(lanes)
+            return rounds
         frees, model = [before.best.free], joined(before.best.free, held)
-    return run(rules, None), done
+    return [*rounds, run(rules, None)]
 
 
 joined = compiled(join)  # one program instead of several for each parameter

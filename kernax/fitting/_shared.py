@@ -16,15 +16,14 @@ from kernax._threads import cores, one_blas_thread
 from kernax.data import Data
 from kernax.data._many import HostData, stacked
 from kernax.data._shapes import LEAST_ROWS, by_shape, plan_rows
-from kernax.fitting._best import Rules
-from kernax.fitting._convergence import sizes
+from kernax.fitting._convergence import Rules, sizes
 from kernax.fitting._fit import fit_of, prepared, with_own_history
 from kernax.fitting._fitted import Fit
 from kernax.fitting._lanes import on_host, run_lanes
 from kernax.fitting._lanes import stacked as stacked_trees
 from kernax.fitting._loop import Evaluated, stepped
 from kernax.fitting._packing import Packing, Vectors
-from kernax.fitting._problem import AbstractProblem, Objective
+from kernax.fitting._problem import Objective
 from kernax.fitting._request import Request
 from kernax.fitting._starts import initialise as initialised
 from kernax.model import AbstractModel, condition
@@ -40,7 +39,7 @@ class Piece(eqx.Module):
     """1, or 0 for a copy that fills up the last piece."""
 
 
-class SharedProblem(AbstractProblem):
+class SharedProblem(eqx.Module):
     """`Σ_i objective(condition(model, data_i)) - log_prior(model)`, whose datasets are shared out in pieces."""
 
     held: AbstractModel
@@ -48,25 +47,31 @@ class SharedProblem(AbstractProblem):
     objective: Objective = eqx.field(static=True)
     solver: AbstractSolver
     together: bool = eqx.field(static=True)
-    float_type: Any = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
 
-    @property
-    def dtype(self):
-        return self.float_type
-
-    def sizes(self, free):
-        return jnp.max(jnp.stack([sizes(free, piece.data) for piece in self.pieces]), axis=0)
-
-    def __call__(self, free, key):
-        del key
+    def __call__(self, free: AbstractModel) -> Float[Array, ""]:
+        """The value, for optimisers that ask for further ones."""
         if not self.pieces:
             raise TypeError(
                 "this optimiser evaluates the objective itself, which shared=True does not support on several devices: give "
                 "one device, devices=jax.local_devices()[:1], or another optimiser."
             )
-        sums = [_sum(free, self.held, piece, self.objective, self.solver, self.together)[0] for piece in self.pieces]
-        value, aux = _summed(stacked_trees([(parts, free) for parts in sums]))[0]
-        return value + self._prior(free), aux
+        return jnp.sum(jnp.stack([self.of_piece(free, piece)[0][0] for piece in self.pieces])) + self._prior(free)
+
+    def of_piece(self, free: AbstractModel, piece: Piece) -> Evaluated:
+        """The summed value of a piece with the worst status and the largest jitter, and the summed gradient. Each dataset is
+        pulled back by itself, so that the matrices of one are alive at a time, and not those of all."""
+
+        def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
+            c = condition(as_dtype(join(free, self.held), data.dtype), data, self.solver, throw=False)
+            return self.objective(c).astype(data.dtype), (c.result, c.jitter)
+
+        def of_lane(lane: tuple[Data, Array]) -> Any:
+            (value, aux), gradient = jax.value_and_grad(of_dataset, has_aux=True)(free, lane[0])
+            return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
+
+        lanes = (piece.data, piece.counts)
+        return _summed(jax.vmap(of_lane)(lanes) if self.together else jax.lax.map(of_lane, lanes))
 
     def _prior(self, free: AbstractModel) -> Float[Array, ""]:
         return -log_prior(as_dtype(join(free, self.held), self.dtype)).astype(self.dtype)
@@ -78,25 +83,7 @@ class SharedProblem(AbstractProblem):
         return (value + prior, aux), jax.tree.map(jnp.add, gradient, more)
 
 
-def _sum(
-    free: AbstractModel, held: AbstractModel, piece: Piece, objective: Objective, solver: AbstractSolver, together: bool
-) -> Evaluated:
-    """The summed value of a piece with the worst status and the largest jitter, and the summed gradient. Each dataset is
-    pulled back by itself, so that the matrices of one are alive at a time, and not those of all."""
-
-    def of_dataset(free: AbstractModel, data: Data) -> tuple[Float[Array, ""], tuple[Any, Float[Array, ""]]]:
-        c = condition(as_dtype(join(free, held), data.dtype), data, solver, throw=False)
-        return objective(c).astype(data.dtype), (c.result, c.jitter)
-
-    def of_lane(lane: tuple[Data, Array]) -> Any:
-        (value, aux), gradient = jax.value_and_grad(of_dataset, has_aux=True)(free, lane[0])
-        return (lane[1] * value, aux), jax.tree.map(lambda leaf: lane[1] * leaf, gradient)
-
-    lanes = (piece.data, piece.counts)
-    return _summed(jax.vmap(of_lane)(lanes) if together else jax.lax.map(of_lane, lanes))
-
-
-_sum_of_piece = functools.partial(compiled, for_lanes=True)(_sum)
+_sum_of_piece = functools.partial(compiled, for_lanes=True)(SharedProblem.of_piece)
 
 
 def _summed(evaluated: Any) -> Evaluated:
@@ -117,7 +104,7 @@ def _step(
 ) -> Vectors:
     state = packing.unpack(packed)
     evaluated = problem.with_prior(state.free, sums)
-    return packing.pack(stepped(state, evaluated, lambda free: problem(free, None)[0], rules, own_units))
+    return packing.pack(stepped(state, evaluated, problem, rules, own_units))
 
 
 _sizes = compiled(sizes)
@@ -127,17 +114,17 @@ def _advance_by_pieces(
     packed: Vectors, packing: Packing, problem: SharedProblem, rules: Rules, until: Any, pool: ThreadPoolExecutor
 ) -> Vectors:
     """As `advance`, but every evaluation is shared out: a thread computes the sum of a piece, on the piece's device."""
-    state = on_host(packing, packed)
+    state, bare = on_host(packing, packed), dataclasses.replace(problem, pieces=())
 
     def of_piece(piece: Piece) -> Evaluated:
         (device,) = piece.counts.devices()
         free, held = jax.device_put((state.free, problem.held), device)
-        return jax.block_until_ready(_sum_of_piece(free, held, piece, problem.objective, problem.solver, problem.together))
+        return jax.block_until_ready(_sum_of_piece(dataclasses.replace(bare, held=held), free, piece))
 
     places = {device for piece in problem.pieces for device in piece.counts.devices()}
     (home,) = problem.pieces[0].counts.devices()
     # One program takes no arrays of several devices.
-    alone = problem if len(places) == 1 else dataclasses.replace(problem, pieces=())
+    alone = problem if len(places) == 1 else bare
     own_units = [np.asarray(_sizes(state.free, jax.device_get(piece.data))) for piece in problem.pieces]
     own_units = jax.device_put(np.max(own_units, axis=0), home)
     while bool(state.running) and int(state.step) < int(until):

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import kernax as kx
-from kernax.fitting import _fit_checkpoint, _lanes
+from kernax.fitting import _checkpoint, _lanes
 from tests.hard_cases.test_checkpoints import run
 
 X = np.random.default_rng(0).normal(size=(60, 2))
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def _write_always(monkeypatch):
-    monkeypatch.setattr(_fit_checkpoint, "_WRITE_EVERY", 0.0)
+    monkeypatch.setattr(_checkpoint, "_WRITE_EVERY", 0.0)
 
 
 def same(a, b):
@@ -44,7 +44,7 @@ def same(a, b):
 
 def interrupted_after(pieces, monkeypatch):
     """Let a process die with the state after so many pieces of work, and nothing after it, in its folder."""
-    keep, flush = _fit_checkpoint.FitCheckpoint.keep, _fit_checkpoint.FitCheckpoint.flush
+    keep, flush = _checkpoint.FitCheckpoint.keep, _checkpoint.FitCheckpoint.flush
     left = [pieces]
 
     def counted(self, name, state):
@@ -53,8 +53,8 @@ def interrupted_after(pieces, monkeypatch):
         keep(self, name, state)
         left[0] -= 1
 
-    monkeypatch.setattr(_fit_checkpoint.FitCheckpoint, "keep", counted)
-    monkeypatch.setattr(_fit_checkpoint.FitCheckpoint, "flush", lambda self: flush(self) if left[0] > 0 else None)
+    monkeypatch.setattr(_checkpoint.FitCheckpoint, "keep", counted)
+    monkeypatch.setattr(_checkpoint.FitCheckpoint, "flush", lambda self: flush(self) if left[0] > 0 else None)
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ PROGRAM = """
     import os, signal, sys
     import jax
     jax.config.update("jax_enable_x64", True)
-    from kernax.fitting import _fit_checkpoint
-    _fit_checkpoint._WRITE_EVERY = 0.0
-    keep = _fit_checkpoint.FitCheckpoint.keep
+    from kernax.fitting import _checkpoint
+    _checkpoint._WRITE_EVERY = 0.0
+    keep = _checkpoint.FitCheckpoint.keep
 
     def keep_and_die(self, name, state):
         keep(self, name, state)
         if "round 2" in name:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _fit_checkpoint.FitCheckpoint.keep = keep_and_die
+    _checkpoint.FitCheckpoint.keep = keep_and_die
     from tests.hard_cases.test_fit_checkpoints import CASES, DATA, MODEL
     import kernax as kx
     kx.fit(MODEL, DATA, checkpoint=sys.argv[1], **CASES["rounds"])
@@ -106,12 +106,12 @@ def test_a_killed_process_leaves_what_the_next_one_needs(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_reached(tmp_path, monkeypatch):
-    def stopped(self, name, state, keep=_fit_checkpoint.FitCheckpoint.keep):
+    def stopped(self, name, state, keep=_checkpoint.FitCheckpoint.keep):
         keep(self, name, state)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_fit_checkpoint.FitCheckpoint, "keep", stopped)
+        patch.setattr(_checkpoint.FitCheckpoint, "keep", stopped)
         first = kx.fit(MODEL, DATA, checkpoint=tmp_path)
     assert first.result == kx.Result.interrupted
     same(kx.fit(MODEL, DATA, checkpoint=tmp_path), kx.fit(MODEL, DATA))
