@@ -53,6 +53,7 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 50)
 
 
+@pytest.hookimpl(optionalhook=True)  # the tests also run without xdist
 def pytest_xdist_make_scheduler(config, log):
     """A file's tests in one process: its fixtures are made once, and its programs compiled once."""
     config.option.loadscopereorder = False  # in the order above, and not the files with most tests first
