@@ -19,7 +19,8 @@ from rich.text import Text
 from kernax.io import FileError
 from kernax.solvers import FailedError
 from kernax.tables import KernelExpressionError, TableError, write_table
-from kernax.tables._write import csv_text, time_text
+from kernax.tables._dates import time_text
+from kernax.tables._write import csv_text
 
 NUMERICAL, BAD_INPUT, INTERRUPTED = 1, 2, 130
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernax.expressions import numbers_key
 from kernax.io import register
-from kernax.tables._dates import UNITS, iso, microseconds
+from kernax.tables._dates import UNITS, time_text
 
 
 class Column(eqx.Module):
@@ -92,17 +92,14 @@ class Column(eqx.Module):
             return self.levels[int(value)]
         if not self.is_date:
             return f"{value:.6g}"
-        start, length = self._clock()
-        text = iso(start + value * length)
+        text = time_text(self.times(np.float64(value)))
         return text[:10] if self.unit in ("years", "days") else text
 
     def _clock(self) -> tuple[int, float]:
         """Where a date's numbers begin and how long one is, in microseconds since 1970."""
-        start = microseconds(self.origin or "")
-        assert start is not None
-        return start[0], UNITS[self.unit or "days"]
+        return np.datetime64(self.origin or "1970", "us").astype(np.int64), UNITS[self.unit or "days"]
 
-    def times(self, values: np.ndarray) -> np.ndarray:
+    def times(self, values: Any) -> Any:
         """Convert the numbers of a column of dates to dates.
 
         **Arguments:**

@@ -12,7 +12,7 @@ from kernax.tables._clock import DATES, clock_of
 from kernax.tables._errors import TableError
 from kernax.tables._read import Table, as_table
 from kernax.tables._table_fit import check_level
-from kernax.tables._values import group_names, missing_rows, read_values, without_missing
+from kernax.tables._values import complete_rows, group_names, read_values, without_missing
 
 _SPARSE = 10
 """The largest number of steps for each row: with more, the times are not regular."""
@@ -84,12 +84,12 @@ def forecast_table(
     if len({by, target, time}) < 3:
         raise TableError(f"{read.source}: the target, the times and the names of the series must be different columns.")
     notes, total = [], read.num_rows
-    gone = missing_rows(read, [target]).get(target, np.array([], int))
-    if len(gone):
-        notes.append(f"{len(gone)} of {total} rows have no {target}: they are gaps")
-        read = read.taken(np.setdiff1d(np.arange(total), gone))
-        if not read.num_rows:
-            raise TableError(f"{read.source}: no row has a value of {target!r}.")
+    known = np.flatnonzero(complete_rows(read, [target]))
+    if not len(known):
+        raise TableError(f"{read.source}: no row has a value of {target!r}.")
+    if len(known) < total:
+        notes.append(f"{total - len(known)} of {total} rows have no {target}: they are gaps")
+        read = read.taken(known)
     read, _ = without_missing(read, [time] if by is None else [time, by], missing)
     notes += read.notes
     clock, numbers = clock_of(read, time)
@@ -129,7 +129,7 @@ def _only_dates(table: Table, by: str | None, target: str | None) -> str:
     """The only column of dates."""
     dates = []
     for name in table.names:
-        if name in (by, target) or len(missing_rows(table, [name]).get(name, ())) == table.num_rows:
+        if name in (by, target):
             continue
         try:
             known = without_missing(table, [name], "drop")[0]

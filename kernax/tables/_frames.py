@@ -11,7 +11,7 @@ from kernax.tables._design import Reading, as_names, feature_names
 from kernax.tables._errors import TableError
 from kernax.tables._many import LEAST_ROWS, fit_table_many
 from kernax.tables._read import Table, as_table
-from kernax.tables._values import group_names, missing_rows, read_values
+from kernax.tables._values import complete_rows, group_names, read_values
 
 _SQL = {"f8": "double", "f4": "float", "i8": "bigint", "i4": "int", "b1": "boolean"}
 
@@ -45,8 +45,8 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
     names = feature_names(read, target, reading, [by])
     if options.get("date_unit") is None:
         _check_that_none_is_a_date(read, names)
-    complete = _complete(read, [*names, target])
-    named = _complete(read, [by])
+    complete = complete_rows(read, [*names, target])
+    named = complete_rows(read, [by])
     groups = np.full(read.num_rows, None, object)
     groups[named] = group_names(read.taken(np.flatnonzero(named)), by)
     order = [name for name in dict.fromkeys(groups) if name is not None]
@@ -89,17 +89,9 @@ def frame_schema(sample: Any, target: str, by: str, *, float64: bool = True, **o
     return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
 
 
-def _complete(table: Table, names: list[str]) -> np.ndarray:
-    """Which rows lack no value in these columns."""
-    complete = np.ones(table.num_rows, bool)
-    for rows in missing_rows(table, names).values():
-        complete[rows] = False
-    return complete
-
-
 def _check_that_none_is_a_date(table: Table, names: list[str]) -> None:
     for name in names:
-        kept = np.flatnonzero(_complete(table, [name]))
+        kept = np.flatnonzero(complete_rows(table, [name]))
         if len(kept) and read_values(table.taken(kept), name)[1] in ("date", "zoned date"):
             raise TableError(
                 f"{table.source}: column {name!r} has dates, and each frame would choose a unit for them by its own span: "

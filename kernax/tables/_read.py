@@ -118,6 +118,11 @@ class Table(NamedTuple):
         return {**self.columns, **zoned}
 
 
+def refused(table: Table, name: str, what: str, rows: Sequence[int] | np.ndarray, then: str) -> TableError:
+    """The error of a column with something wrong in some rows."""
+    return TableError(f"{table.source}: column {name!r} {what} in {table.places(rows)}{then}")
+
+
 def _some(lines: Callable[[], np.ndarray | None], rows: np.ndarray) -> np.ndarray | None:
     found = lines()
     return None if found is None else found[rows]

@@ -8,6 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from kernax.io._file import whole_file
+from kernax.tables._dates import time_text
 from kernax.tables._errors import TableError
 
 ENDINGS = (".csv", ".parquet", ".pq", ".feather", ".arrow")
@@ -67,11 +68,6 @@ def _cells(values: Any) -> list:
     if values.dtype.kind == "M":
         return ["" if np.isnat(v) else time_text(v) for v in values]
     return ["" if value is None else value for value in values.tolist()]
-
-
-def time_text(time: np.datetime64) -> str:
-    """A day, with the time of day if it is not midnight."""
-    return str(time).removesuffix("T00:00:00.000000").removesuffix(".000000")
 
 
 def _arrow(values: Any) -> Any:
