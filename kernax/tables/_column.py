@@ -95,7 +95,7 @@ class Column(eqx.Module):
         text = time_text(self.times(np.float64(value)))
         return text[:10] if self.unit in ("years", "days") else text
 
-    def _clock(self) -> tuple[int, float]:
+    def _clock(self) -> tuple[Any, float]:
         """Where a date's numbers begin and how long one is, in microseconds since 1970."""
         return np.datetime64(self.origin or "1970", "us").astype(np.int64), UNITS[self.unit or "days"]
 

@@ -21,7 +21,7 @@ def missing_rows(table: Table, names: list[str]) -> dict[str, np.ndarray]:
     found = {}
     for name in names:
         values = table.column(name)
-        missing = np.equal(values, None) if values.dtype == object else values != values
+        missing = np.array([value is None for value in values]) if values.dtype == object else values != values
         if missing.any():
             found[name] = np.flatnonzero(missing)
     return found
