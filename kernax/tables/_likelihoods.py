@@ -79,13 +79,6 @@ def loss_of(likelihood: str, target: Column) -> Any:
     return learners.StudentT(scale=0.3)  # pyright: ignore[reportArgumentType]  # of standardised targets
 
 
-def prediction_names(likelihood: str, target: Column) -> list[str]:
-    """The columns of predictions."""
-    if target.is_category:
-        return ["class", *(f"p_{level}" for level in target.levels)]
-    return ["mean", "sd", "lower", "upper"] if likelihood == NORMAL else ["mean", "lower", "upper"]
-
-
 def class_probabilities(c: Any, rows: Any) -> np.ndarray:
     """The probability of each class, in a column each."""
     found = np.asarray(c.probability(rows), np.float64)

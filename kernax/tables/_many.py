@@ -3,7 +3,7 @@
 import os
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Executor
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -19,18 +19,18 @@ from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
 from kernax.model import condition
 from kernax.reports import Report
-from kernax.reports._parameters import described_parameters
+from kernax.reports._describe import scalars_of
 from kernax.selection import loo_mse
 from kernax.solvers import AbstractSolver
 from kernax.tables._column import Column, rows_of
-from kernax.tables._design import Reading, make_design, new_inputs
+from kernax.tables._design import Reading, make_design
 from kernax.tables._errors import TableError
-from kernax.tables._likelihoods import NORMAL, prediction_names
-from kernax.tables._read import Table, as_table
+from kernax.tables._likelihoods import NORMAL
+from kernax.tables._read import Table, refused
 from kernax.tables._report import report_of_table_fits, table_names
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
-from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+from kernax.tables._table_fit import DEFAULT_KERNEL, AbstractTableFit, Answers, check_noise, prediction_columns
 from kernax.tables._values import MAX_LEVELS, group_names
 
 _MOST_ROWS = 20_000
@@ -39,7 +39,7 @@ LEAST_ROWS = 2
 """Of a group: one row does not show how rows differ."""
 
 
-class ManyTableFits(eqx.Module):
+class ManyTableFits(AbstractTableFit):
     """A fitted model for each group of a table, from [`kernax.tables.fit_table_many`][].
 
     It holds the rows of all groups, from which predictions are made, and how columns are read.
@@ -67,16 +67,12 @@ class ManyTableFits(eqx.Module):
     """Notes about the table."""
     solver: AbstractSolver | None = None
     """How the models were conditioned; `None` for `kx.Cholesky()`."""
+    likelihood: ClassVar[str] = NORMAL  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def needs_targets(self) -> bool:
         """Whether a file needs the targets: predictions are made from them."""
         return True
-
-    @property
-    def prediction_names(self) -> list[str]:
-        """The columns that `predict` returns."""
-        return prediction_names(NORMAL, self.target)
 
     def __len__(self) -> int:
         return len(self.fits)
@@ -101,12 +97,8 @@ class ManyTableFits(eqx.Module):
         numbers.
         """
         columns, names = list(self.fits.table().items()), table_names(self, None)
-        # The described parameters of a model of ones are the factors that convert each number.
-        ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, self.fits.model)
-        described = described_parameters(ones, names, False, most_entries=2**31)
-        factors = [one for one in described if not isinstance(one.value, str)]  # of matrices the table has no columns
         converted = dict(columns[:NUM_FACTS])
-        for (name, values), factor in zip(columns[NUM_FACTS:], factors, strict=True):
+        for (name, values), factor in zip(columns[NUM_FACTS:], scalars_of(self.fits, names), strict=True):
             is_level = name == "mean.value"
             converted[factor.name] = self.target.restored(values) if is_level else values * float(factor.value)
         return converted
@@ -137,48 +129,10 @@ class ManyTableFits(eqx.Module):
         """
         return report_of_table_fits(self)
 
-    def predict(
-        self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
-    ) -> dict[str, np.ndarray]:
-        """Predict the rows of another table, each by the model of its group.
-
-        **Arguments:**
-
-        - `table`, `level`, `noisy`, `missing`: as in [`TableFit.predict`][kernax.tables.TableFit.predict].
-
-        **Returns:**
-
-        Columns `mean`, `sd`, `lower` and `upper`, NaN in rows of groups whose fit failed.
-        """
-        return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
-
-    def predict_rows(
-        self,
-        table: Any,
-        level: float = 0.95,
-        *,
-        noisy: bool = True,
-        missing: Literal["error", "drop"] = "error",
-        model_name: str = "the model",
-    ) -> tuple[dict[str, np.ndarray], np.ndarray, tuple[str, ...]]:
-        """`predict`, with the rows that were kept.
-
-        **Arguments:**
-
-        - `table`, `level`, `noisy`, `missing`: as in `predict`.
-        - `model_name`: what messages call the model.
-
-        **Returns:**
-
-        The columns, the numbers of the rows that were kept, and notes about them.
-        """
-        check_level(level)
-        read = as_table(table)
-        x, kept, notes = new_inputs(read, self.columns, missing=missing, model=model_name, others=[self.by])
-        read = read.taken(kept)
-        names = group_names(read, self.by)
-        numbers = self._numbers(read, names, model_name)
-        mean, variance = np.full(len(kept), np.nan), np.full(len(kept), np.nan)
+    def _answers(self, table: Table, x: np.ndarray, level: float, noisy: bool, name: str) -> Answers:
+        names = group_names(table, self.by)
+        numbers = self._numbers(table, names, name)
+        mean, variance = np.full((2, len(x)), np.nan)
         wanted = np.unique(numbers)
         datasets = self.datasets()
         rows = [np.flatnonzero(numbers == number) for number in wanted]
@@ -189,19 +143,16 @@ class ManyTableFits(eqx.Module):
             mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
         mean[~self.is_known[numbers]] = variance[~self.is_known[numbers]] = np.nan
         lost = int(np.sum(~np.isfinite(mean)))
-        few = f", or that had fewer than {LEAST_ROWS} rows"
-        notes = (*notes, f"{lost} rows belong to groups whose fit failed{few}: they are left blank") if lost else notes
-        return prediction_columns(self.target, mean, variance, level), kept, notes
+        note = f"{lost} rows belong to groups whose fit failed, or that had fewer than {LEAST_ROWS} rows: left blank"
+        return prediction_columns(self.target, mean, variance, level), (note,) if lost else ()
 
     def _numbers(self, table: Table, names: list[str], model_name: str) -> np.ndarray:
         places: dict[Hashable, int] = {key: number for number, key in enumerate(self.fits.keys)}
         unknown = [i for i, name in enumerate(names) if name not in places]
         if unknown:
-            near = nearest(names[unknown[0]], map(str, self.fits.keys))
-            raise TableError(
-                f"{table.source}: column {self.by!r} has {names[unknown[0]]!r} in {table.places(unknown)}, a group that "
-                f"{model_name} does not know.{near} It knows {listed(list(map(str, self.fits.keys)), 8)}."
-            )
+            known, name = list(map(str, places)), names[unknown[0]]
+            then = f", a group that {model_name} does not know.{nearest(name, known)} It knows {listed(known, 8)}."
+            raise refused(table, self.by, f"has {name!r}", unknown, then)
         return np.array([places[name] for name in names], dtype=int)
 
     def __repr__(self):

@@ -82,7 +82,7 @@ def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, tab
     if fitted.notes:
         own.append(Table("Notes", {"about the table and the fit": list(fitted.notes)}))
     inputs = ", ".join(column.name for column in fitted.columns)
-    several = f" for each of {len(fitted)} groups by {fitted.by}" if hasattr(fitted, "by") else ""
+    several = f" for each of {len(fitted)} groups by {fitted.by}" if fitted.by else ""
     return dataclasses.replace(
         report,
         title=f"{fitted.target.name} from {inputs}{several}",
