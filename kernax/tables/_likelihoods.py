@@ -4,17 +4,13 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from kernax import learners
 from kernax._spelling import nearest
 from kernax.data import Data
-from kernax.expressions import Built, build_kernel, has_level, written_values
-from kernax.fitting import initialise
+from kernax.expressions import Built, build_kernel, has_level
 from kernax.model import condition
-from kernax.parameters import trainable
 from kernax.reports import Entry
 from kernax.tables._column import Column
 from kernax.tables._errors import TableError
@@ -53,16 +49,6 @@ def built_with_level(
         return kernel, built
     kernel = f"{kernel} + constant"
     return kernel, build_kernel(kernel, columns, target_scale=target_scale)
-
-
-def latent_start(built: Built, likelihood: Any, data: Data) -> tuple[Any, Any]:
-    """The latent process at its start, and the tree of what is free."""
-    start = initialise(learners.LatentGP(built.kernel, likelihood), data)
-    kernel = written_values(built, start.kernel)
-    start = eqx.tree_at(lambda m: m.kernel, start, jax.tree.map(jax.numpy.asarray, kernel))
-    every = trainable(start)
-    free = jax.tree.map(lambda mine, held: mine and not held, every.kernel, built.tree(built.held))
-    return start, eqx.tree_at(lambda m: m.kernel, every, free)
 
 
 def loss_of(likelihood: str, target: Column) -> Any:

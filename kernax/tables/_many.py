@@ -1,7 +1,7 @@
 """Many models of one table: one for each value of a column."""
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Literal
 
@@ -84,9 +84,7 @@ class ManyTableFits(AbstractTableFit):
 
         A list of `(x, y)`, standardised.
         """
-        ends = np.cumsum(self.sizes)[:-1]
-        parts = zip(np.split(self.x, ends), np.split(self.y, ends), strict=True)
-        return [(rows_of(self.columns, x, self.y.dtype), y) for x, y in parts]
+        return _parts(self.columns, self.x, self.y, self.sizes)
 
     def table(self) -> dict[str, np.ndarray]:
         """`Fits.table` with the names of the columns and with parameters in the units of the table.
@@ -110,9 +108,11 @@ class ManyTableFits(AbstractTableFit):
 
         An array with an entry for each group; NaN where the fit failed, and for solvers without leave-one-out predictions.
         """
-        if self.solver is not None and _lacks_errors(self.fits[0].model, Data(*self.datasets()[0]), self.solver):
-            return np.full(len(self), np.nan)
-        errors = _of_each(loo_mse, self.fits, self.datasets(), self.solver)
+        if self.solver is not None:
+            first = condition(self.fits[0].model, Data(*self.datasets()[0]), self.solver, throw=False)
+            if first.system.inverse_diagonal() is None:
+                return np.full(len(self), np.nan)
+        errors = score_many(self.fits, self.datasets(), loo_mse, solver=self.solver)
         return self.target.scale * np.sqrt(np.where(self.is_known, errors, np.nan))
 
     @property
@@ -130,30 +130,27 @@ class ManyTableFits(AbstractTableFit):
         return report_of_table_fits(self)
 
     def _answers(self, table: Table, x: np.ndarray, level: float, noisy: bool, name: str) -> Answers:
-        names = group_names(table, self.by)
-        numbers = self._numbers(table, names, name)
-        mean, variance = np.full((2, len(x)), np.nan)
+        places = {str(key): number for number, key in enumerate(self.fits.keys)}
+        names, known = group_names(table, self.by), list(places)
+        unknown = [i for i, group in enumerate(names) if group not in places]
+        if unknown:
+            group = names[unknown[0]]
+            then = f", a group that {name} does not know.{nearest(group, known)} It knows {listed(known, 8)}."
+            raise refused(table, self.by, f"has {group!r}", unknown, then)
+        numbers, datasets = np.array([places[group] for group in names], int), self.datasets()
         wanted = np.unique(numbers)
-        datasets = self.datasets()
         rows = [np.flatnonzero(numbers == number) for number in wanted]
-        chosen = {names[some[0]]: datasets[number] for number, some in zip(wanted, rows, strict=True)}
-        points = {name: rows_of(self.columns, x[some], self.y.dtype) for name, some in zip(chosen, rows, strict=True)}
-        answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy, solver=self.solver)
-        for some, answer in zip(rows, answers, strict=True):
-            mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
-        mean[~self.is_known[numbers]] = variance[~self.is_known[numbers]] = np.nan
+        points = [rows_of(self.columns, x[some], self.y.dtype) for some in rows]
+        answers = predict_many(
+            self.fits[wanted], [datasets[number] for number in wanted], points, noisy=noisy, solver=self.solver
+        )
+        (mean, variance), is_known = np.full((2, len(x)), np.nan), self.is_known
+        for number, some, answer in zip(wanted, rows, answers, strict=True):
+            if is_known[number]:
+                mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
         lost = int(np.sum(~np.isfinite(mean)))
         note = f"{lost} rows belong to groups whose fit failed, or that had fewer than {LEAST_ROWS} rows: left blank"
         return prediction_columns(self.target, mean, variance, level), (note,) if lost else ()
-
-    def _numbers(self, table: Table, names: list[str], model_name: str) -> np.ndarray:
-        places: dict[Hashable, int] = {key: number for number, key in enumerate(self.fits.keys)}
-        unknown = [i for i, name in enumerate(names) if name not in places]
-        if unknown:
-            known, name = list(map(str, places)), names[unknown[0]]
-            then = f", a group that {model_name} does not know.{nearest(name, known)} It knows {listed(known, 8)}."
-            raise refused(table, self.by, f"has {name!r}", unknown, then)
-        return np.array([places[name] for name in names], dtype=int)
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
@@ -163,18 +160,15 @@ class ManyTableFits(AbstractTableFit):
 register(ManyTableFits, name="kernax.tables.ManyTableFits")
 
 
-def _lacks_errors(model: Any, data: Data, solver: AbstractSolver) -> bool:
-    return condition(model, data, solver, throw=False).system.inverse_diagonal() is None
-
-
-def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[Any, np.ndarray]], solver: AbstractSolver | None) -> np.ndarray:
-    """One number for each group, from its model conditioned on its rows."""
-    return score_many(fits, dict(zip(fits.keys, datasets, strict=True)), quantity, solver=solver)
+def _parts(columns: Sequence[Column], x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+    """The dataset of each group; `x` and `y` hold one after another."""
+    ends = np.cumsum(sizes)[:-1]
+    return [(rows_of(columns, x, y.dtype), y) for x, y in zip(np.split(x, ends), np.split(y, ends), strict=True)]
 
 
 def _calibrated(fits: Fits, datasets: list[tuple[Any, np.ndarray]], solver: AbstractSolver | None) -> Fits:
     """Each group's kernel and noise times the factor that makes its leave-one-out errors as large as expected."""
-    factors = _of_each(mean_square_score, fits, datasets, solver)
+    factors = score_many(fits, datasets, mean_square_score, solver=solver)
     factors = np.where(np.isfinite(factors) & (factors > 0), factors, 1.0)
     kernel = times(fits.model.kernel, factors)
     if kernel is None:
@@ -251,21 +245,15 @@ def fit_table_many(
     source = design.table.source
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     dtype = jnp.result_type(float) if dtype is None else dtype
-    rows_of_group: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for row, name in enumerate(group_names(design.table, by)):
-        rows_of_group.setdefault(name, []).append(row)
-    order = np.concatenate([np.array(rows) for rows in rows_of_group.values()])
+        groups.setdefault(name, []).append(row)
+    order, sizes = np.concatenate(list(groups.values())), np.array([len(rows) for rows in groups.values()])
     x, y = design.x[order].astype(dtype), design.y[order].astype(dtype)
-    sizes = np.array([len(rows) for rows in rows_of_group.values()])
-    ends = np.cumsum(sizes)[:-1]
-    datasets = {
-        name: (rows_of(design.columns, own, dtype), targets)
-        for name, own, targets in zip(rows_of_group, np.split(x, ends), np.split(y, ends), strict=True)
-    }
-    largest = sizes.max()
-    if largest > _MOST_ROWS and solver is None:
+    datasets = _parts(design.columns, x, y, sizes)
+    if sizes.max() > _MOST_ROWS and solver is None:
         raise TableError(
-            f"{source}: the largest group has {largest} rows, more than {_MOST_ROWS}: split it, or choose a solver "
+            f"{source}: the largest group has {sizes.max()} rows, more than {_MOST_ROWS}: split it, or choose a solver "
             "(--solver, or solver= in Python)."
         )
     # Starting values suit each dataset, unless some are written: then the others suit the table as a whole.
@@ -276,11 +264,10 @@ def fit_table_many(
     model, free = start_of(built, known, start_data, mean=0.0)
     if not any(jax.tree.leaves(free)):
         raise TableError("there is nothing to fit: every parameter is held fixed.")
-    biggest = datasets[max(rows_of_group, key=lambda name: len(rows_of_group[name]))]
-    solver, reason = solver_for(solver, model, Data(*biggest), select)
+    solver, reason = solver_for(solver, model, Data(*datasets[sizes.argmax()]), select)
     fits = fit_many(
         model,
-        datasets,
+        dict(zip(groups, datasets, strict=True)),
         objective=objective,
         solver=solver,
         trainable=free,
@@ -295,12 +282,11 @@ def fit_table_many(
     is_held = noise is not None or any(built.held)
     notes = design.notes if reason is None else (*design.notes, reason)
     if select in BLIND_TO_SCALE:
-        fits = fits if is_held else _calibrated(fits, list(datasets.values()), solver)
+        fits = fits if is_held else _calibrated(fits, datasets, solver)
         notes = (*notes, note_on_variances(select, is_held))
     few = int(np.sum(sizes < LEAST_ROWS))
     if few:
-        less = f"{few} of {len(datasets)} groups have fewer than {LEAST_ROWS} rows"
-        notes = (*notes, f"{less}: nothing is predicted for them")
+        notes = (*notes, f"{few} of {len(sizes)} groups have fewer than {LEAST_ROWS} rows: nothing is predicted for them")
     return ManyTableFits(
         fits=fits,
         x=x,

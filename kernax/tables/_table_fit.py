@@ -15,6 +15,7 @@ from jaxtyping import Int
 from kernax.data import Data
 from kernax.fitting import Fit, fit
 from kernax.io import register
+from kernax.learners import LatentGP
 from kernax.model import condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
@@ -28,14 +29,13 @@ from kernax.tables._likelihoods import (
     built_with_level,
     chosen_likelihood,
     latent_predictions,
-    latent_start,
     loss_of,
     role_of,
 )
 from kernax.tables._read import Table, as_table
 from kernax.tables._report import report_of_table_fit
 from kernax.tables._solvers import solver_for
-from kernax.tables._start import objective_of, start_of, with_calibrated_variance
+from kernax.tables._start import objective_of, start_of, started, with_calibrated_variance
 from kernax.tables._values import MAX_LEVELS
 
 DEFAULT_KERNEL = "matern52"
@@ -259,7 +259,7 @@ def fit_table(
         model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
     else:
         _check_latent(likelihood, select, noise)
-        model, free = latent_start(built, loss_of(likelihood, design.target), data)
+        model, free = started(built, LatentGP(built.kernel, loss_of(likelihood, design.target)), data)
     solver, reason = solver_for(solver, model, data, select)
     if any(jax.tree.leaves(free)):
         fitted = fit(
