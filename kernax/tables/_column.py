@@ -131,23 +131,10 @@ class Column(eqx.Module):
 register(Column, name="kernax.tables.Column")
 
 
-def column_names(columns: tuple[Column, ...]) -> list[str]:
-    """What the columns are called in reports: dates with their unit."""
-    return [f"{column.name} ({column.unit})" if column.is_date else column.name for column in columns]
-
-
 def rows_of(columns: Sequence[Column], values: np.ndarray, dtype: Any) -> Any:
-    """The rows that a model sees.
+    """The rows that a model sees: a matrix, or with categories a dict of the codes of each and the numbers.
 
-    **Arguments:**
-
-    - `columns`: how each column is read.
-    - `values`: a matrix with standardised numbers, and the codes of categories, in the order of the columns.
-    - `dtype`: the floating type of the numbers.
-
-    **Returns:**
-
-    The matrix; if some columns are categories, a dict with the codes of each at its name and the numbers at `numbers_key`.
+    `values` is a matrix of standardised numbers and codes, in the order of the columns.
     """
     numbers = [i for i, column in enumerate(columns) if not column.is_category]
     if len(numbers) == len(columns):
@@ -171,8 +158,3 @@ def parts_of(columns: Sequence[Column]) -> dict[str, list[int]] | None:
         return None
     parts = {column.name: [i] for i, column in enumerate(columns) if column.is_category}
     return parts | {numbers_key(columns): [i for i, column in enumerate(columns) if not column.is_category]}
-
-
-def scales_of(columns: tuple[Column, ...], target: Column) -> tuple[tuple[float, ...], float]:
-    """How many units of the table one standardised unit of each column, and of the target, is."""
-    return tuple(column.scale for column in columns), target.scale

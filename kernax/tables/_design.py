@@ -78,14 +78,8 @@ def make_design(
 ) -> Design:
     """Standardised numbers of the columns to learn from.
 
-    **Arguments:**
-
-    - `table`: the table.
-    - `target`: the name of the target.
-    - `reading`: the options.
-    - `role`: what the target may be, see `fitted_column`.
-    - `others`: columns that are not inputs but must not lack values, such as the names of groups.
-    - `most_rows`: raise `TableError` for more rows.
+    `role` is what the target may be, see `fitted_column`; `others` are columns that are not inputs but must not lack values,
+    such as the names of groups; more rows than `most_rows` are refused.
     """
     table = as_table(table)
     categories = as_names(reading.categories) or []

@@ -68,14 +68,7 @@ def _kind(parameter: inspect.Parameter) -> tuple[type, Any] | None:
 
 
 def solver_for(solver: Any, model: Any, data: Data, select: str) -> tuple[AbstractSolver | None, str | None]:
-    """The solver that was asked for, `None` for the default; and a note if it was suggested.
-
-    **Arguments:**
-
-    - `solver`: a solver, text for `parse_solver`, or `auto` for the one that `kx.suggest_solver` suggests.
-    - `model`, `data`: what is fitted.
-    - `select`: what is minimised.
-    """
+    """The solver that was asked for by text or as it is, `None` for the default; and a note if it was suggested."""
     if solver is None or isinstance(solver, AbstractSolver):
         return solver, None
     if not isinstance(solver, str):

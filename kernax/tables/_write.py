@@ -79,10 +79,9 @@ def _arrow(values: Any) -> Any:
         return pyarrow.array(values)
     texts = [None if value is None or value == "" else str(value) for value in values]
     numbers = [None if text is None else _number(text) for text in texts]
-    if all(number is not None or text is None for number, text in zip(numbers, texts, strict=True)):
-        is_whole = all(isinstance(number, int) for number in numbers if number is not None)
-        return pyarrow.array(numbers if is_whole else [None if n is None else float(n) for n in numbers])
-    return pyarrow.array(texts)
+    if any(number is None and text is not None for number, text in zip(numbers, texts, strict=True)):
+        return pyarrow.array(texts)
+    return pyarrow.array(numbers)
 
 
 def _number(text: str) -> int | float | None:
