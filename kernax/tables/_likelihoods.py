@@ -71,6 +71,11 @@ def class_probabilities(c: Any, rows: Any) -> np.ndarray:
     return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
 
 
+def log_shares(shares: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """The logarithm of the probability of each row's own class."""
+    return np.log(np.maximum(shares[np.arange(len(codes)), codes.astype(int)], 1e-15))
+
+
 def latent_predictions(c: Any, target: Column, rows: Any, level: float, *, noisy: bool) -> dict[str, np.ndarray]:
     """Probabilities of classes, or the mean and the ends of the interval in the target's units."""
     if target.is_category:
@@ -111,8 +116,7 @@ def held_out_entries(fit: Any, target: Column) -> list[Entry]:
         out = labels == fold
         if target.is_category:
             shares = class_probabilities(c, fit.data.x)[out]
-            own = shares[np.arange(len(shares)), y[out].astype(int)]
-            density[out], right[out] = np.log(np.maximum(own, 1e-15)), shares.argmax(axis=1) == y[out]
+            density[out], right[out] = log_shares(shares, y[out]), shares.argmax(axis=1) == y[out]
         else:
             density[out] = np.asarray(c.log_density(data.x, data.y), np.float64)[out] - np.log(target.scale)
     how = f"({folds} folds, parameters as fitted)"
