@@ -417,7 +417,7 @@ def test_compare_prints_a_table_a_file_or_json(data, folder):
 
 
 def test_a_comparison_shows_its_table_as_it_grows(data, monkeypatch):
-    monkeypatch.setattr("kernax.cli._compare.shows_progress", lambda quiet: True)
+    monkeypatch.setattr("kernax.cli._console.shows_progress", lambda quiet: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     words = ("compare", data, "-t", "level", "--methods", "mean,least_squares", "--folds", "4")
     shown = call(*words).stderr
