@@ -472,11 +472,14 @@ def test_the_demonstration_is_that_of_the_package(folder, monkeypatch):
     assert "too little data" in call("demo", "--until", "1950", "-o", folder / "co2.png", code=2).stderr
 
 
-def test_version_and_help():
+def test_version_help_and_completion():
     assert call("--version").stdout.strip() == f"kernax {kx.__version__}"
     for command in ("demo", "fit", "predict", "fit-many", "forecast", "compare", "report"):
         assert command in call("--help").stdout
         assert "--help" in call(command, "--help").stdout
+    at = {"_KERNAX_COMPLETE": "complete_bash", "COMP_WORDS": "kernax fit --select ", "COMP_CWORD": "3"}
+    completed = CliRunner().invoke(app, [], prog_name="kernax", env=at).output
+    assert completed.split() == ["likelihood", "loo", "gcv", "kfold", "loo_density"]
 
 
 LOUD = """
