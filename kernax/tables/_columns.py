@@ -5,8 +5,7 @@ import numpy as np
 from kernax._spelling import listed, nearest
 from kernax.tables._column import Column
 from kernax.tables._dates import UNITS, time_text
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table, refused
+from kernax.tables._read import Table, TableError, refused
 from kernax.tables._values import BOOLEANS, MAX_LEVELS, leave_out, level_names, number_of, read_values
 
 _PLURALS = {

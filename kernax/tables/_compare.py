@@ -14,8 +14,8 @@ from kernax.solvers import AbstractSolver, FailedError
 from kernax.tables._classifiers import CLASSIFIERS, CLASSIFIERS_OF_SEVERAL
 from kernax.tables._column import Column, rows_of
 from kernax.tables._design import Reading, as_names, make_design
-from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import NORMAL, built_with_level, folds_of, log_shares
+from kernax.tables._read import TableError
 from kernax.tables._regressors import REGRESSORS, Answer, Fold
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import start_of

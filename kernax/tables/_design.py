@@ -10,31 +10,22 @@ import numpy as np
 from kernax._spelling import nearest
 from kernax.tables._column import Column
 from kernax.tables._columns import fitted_column, new_values
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table, as_table
+from kernax.tables._read import Table, TableError, as_table
 from kernax.tables._values import MAX_LEVELS, without_missing
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a table is read. The options of `fit_table`, `fit_table_many`, `compare_table` and of their commands."""
+    """The options of `fit_table`, `fit_table_many`, `compare_table` and of their commands that say how a table is read."""
 
     columns: Sequence[str] | str | None = None
-    """The names of the columns to learn from; by default all others."""
     ignore: Sequence[str] | str = ()
-    """The names of columns to leave out."""
     missing: Literal["error", "drop"] = "error"
-    """What to do with rows that lack a value."""
     date_unit: str | None = None
-    """What dates count; by default what suits their span."""
     categories: Sequence[str] | str = ()
-    """The names of columns to read as categories although they hold numbers."""
     max_levels: int = MAX_LEVELS
-    """The largest number of categories in a column, and of classes."""
     sample: int | None = None
-    """How many rows to draw at random; by default all are used."""
     seed: int = 0
-    """Random seed."""
 
 
 class Design(NamedTuple):

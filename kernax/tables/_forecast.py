@@ -9,8 +9,7 @@ import numpy as np
 from kernax._spelling import listed
 from kernax.forecasting import Seasonal, forecast_many
 from kernax.tables._clock import DATES, clock_of
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table, as_table
+from kernax.tables._read import Table, TableError, as_table
 from kernax.tables._table_fit import check_level
 from kernax.tables._values import complete_rows, group_names, read_values, without_missing
 

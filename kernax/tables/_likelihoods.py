@@ -13,7 +13,7 @@ from kernax.expressions import Built, build_kernel, has_level
 from kernax.model import condition
 from kernax.reports import Entry
 from kernax.tables._column import Column
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 NORMAL = "normal"
 CLASSES = ("bernoulli", "softmax")

@@ -24,9 +24,8 @@ from kernax.selection import loo_mse
 from kernax.solvers import AbstractSolver
 from kernax.tables._column import Column, rows_of
 from kernax.tables._design import Reading, make_design
-from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import NORMAL
-from kernax.tables._read import Table, refused
+from kernax.tables._read import Table, TableError, refused
 from kernax.tables._report import report_of_table_fits, table_names
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times

@@ -11,10 +11,13 @@ import numpy as np
 from kernax._spelling import listed, nearest
 from kernax.data._columns import Columns, whole
 from kernax.data._files import TEXT, File, opened, without_missing_text
-from kernax.tables._errors import TableError
 
 _EXACT = 2**53
 """From here on, floating-point numbers have no room for every integer."""
+
+
+class TableError(ValueError):
+    """A table that cannot be used as asked. The message names the file, the column and the lines, and says what to do."""
 
 
 class Table(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 from kernax._spelling import nearest
 from kernax.data import Data
 from kernax.solvers import CG, AbstractSolver, Cholesky, Eigh, LowRank, StateSpace, Vecchia, as_code, suggest_solver
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 AUTO = "auto"
 _SOLVERS: dict[str, Any] = {

@@ -26,7 +26,7 @@ from kernax.selection import (
     negative_log_marginal_likelihood,
 )
 from kernax.solvers import AbstractSolver, Result
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 
 def shuffled_kfold_mse(c: Conditioned) -> Float[Array, ""]:
@@ -112,14 +112,13 @@ def with_calibrated_variance(
     """
     if select not in BLIND_TO_SCALE:
         return model, None
-    if is_held:
-        return model, note_on_variances(select, is_held)
-    factor = float(mean_square_score(condition(model, data, solver)))
-    if not np.isfinite(factor) or not factor > 0:
-        return model, None
-    kernel = times(model.kernel, factor)
-    kernel = Scale(model.kernel, factor) if kernel is None else kernel  # pyright: ignore[reportArgumentType]
-    model = eqx.tree_at(lambda m: (m.kernel, m.noise), model, (kernel, model.noise * factor))
+    if not is_held:
+        factor = float(mean_square_score(condition(model, data, solver)))
+        if not np.isfinite(factor) or not factor > 0:
+            return model, None
+        kernel = times(model.kernel, factor)
+        kernel = Scale(model.kernel, factor) if kernel is None else kernel  # pyright: ignore[reportArgumentType]
+        model = eqx.tree_at(lambda m: (m.kernel, m.noise), model, (kernel, model.noise * factor))
     return model, note_on_variances(select, is_held)
 
 

@@ -23,7 +23,6 @@ from kernax.reports import Report
 from kernax.solvers import AbstractSolver, Result
 from kernax.tables._column import Column, rows_of
 from kernax.tables._design import Reading, make_design, new_inputs
-from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import (
     NORMAL,
     built_with_level,
@@ -32,7 +31,7 @@ from kernax.tables._likelihoods import (
     loss_of,
     role_of,
 )
-from kernax.tables._read import Table, as_table
+from kernax.tables._read import Table, TableError, as_table
 from kernax.tables._report import report_of_table_fit
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import objective_of, start_of, started, with_calibrated_variance

@@ -5,8 +5,7 @@ import re
 import numpy as np
 
 from kernax.tables._dates import FIRST, ISO, LAST, OTHER, microseconds, time_text
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table, refused
+from kernax.tables._read import Table, TableError, refused
 
 BOOLEANS = ("false", "true")
 MAX_LEVELS = 50

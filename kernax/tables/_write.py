@@ -9,7 +9,7 @@ import numpy as np
 
 from kernax.io._file import whole_file
 from kernax.tables._dates import time_text
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 ENDINGS = (".csv", ".parquet", ".pq", ".feather", ".arrow")
 """The endings of files that tables are written to."""
