@@ -99,8 +99,7 @@ def plain(value: Any) -> Any:
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     """Rows as a table on standard output."""
-    if rows:
-        Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160).print(as_table(title, rows))
+    Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160).print(as_table(title, rows))
 
 
 def as_table(title: str, rows: list[dict[str, Any]]) -> Table:

@@ -58,7 +58,7 @@ def fit(
 def summary(fitted: TableFit) -> dict[str, Any]:
     """A fit as data, for JSON."""
     own, report = fitted.fit, fitted.report().as_dict()
-    noise = getattr(own.model, "noise", None)
+    entries, noise = report["entries"], getattr(own.model, "noise", None)
     return {
         "rows": fitted.data.n,
         "target": fitted.target.name,
@@ -73,8 +73,8 @@ def summary(fitted: TableFit) -> dict[str, Any]:
         "advice": report["advice"],
         "noise_sd": None if noise is None else float(np.sqrt(float(noise)) * fitted.target.scale),
         "solver": None if own.solver is None else as_code(own.solver),
-        "loo_rmse": report["entries"].get("leave-one-out RMSE"),
-        "accuracy": report["entries"].get("cross-validated accuracy"),
-        "log_loss": report["entries"].get("cross-validated log loss"),
+        "loo_rmse": entries.get("leave-one-out RMSE"),
+        "accuracy": entries.get("cross-validated accuracy"),
+        "log_loss": entries.get("cross-validated log loss"),
         "notes": fitted.notes,
     }

@@ -10,6 +10,7 @@ from kernax.cli import _options as options
 from kernax.io import FileError, load
 from kernax.io._file import whole_file
 from kernax.tables import ManyTableFits, TableError, TableFit, read_table
+from kernax.tables._table_fit import check_level
 
 
 def predict(
@@ -27,8 +28,7 @@ def predict(
 ) -> None:
     """Predict the rows of a table: mean, sd, lower and upper in the target's units, or classes and their probabilities."""
     console.check_output(None if output == "-" else output, [data, model], options.TABLES)
-    if not 0 < level < 1:
-        raise TableError(f"--level must be a probability between 0 and 1, got {level:g}.")
+    check_level(level)
     console.set_precision(False)
     fitted = _loaded(model)
     table = read_table(data)
@@ -39,8 +39,7 @@ def predict(
             f"{data}: the column {taken[0]!r} exists already: give --prefix, or --only to write only the new columns."
         )
     answers, kept, notes = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
-    own = {} if only else table.taken(kept).copied()
-    columns = own | {new[name]: values for name, values in answers.items()}
+    columns = ({} if only else table.taken(kept).copied()) | {new[name]: values for name, values in answers.items()}
     sentence = f"{len(kept)} predictions of {fitted.target.name}"
     console.deliver(columns, output, {"rows": len(kept), "level": level}, notes, sentence, json)
 
