@@ -417,7 +417,7 @@ def test_compare_prints_a_table_a_file_or_json(data, folder):
 
 
 def test_a_comparison_shows_its_table_as_it_grows(data, monkeypatch):
-    monkeypatch.setattr("kernax.cli._compare.shows_progress", lambda quiet: True)
+    monkeypatch.setattr("kernax.cli._console.shows_progress", lambda quiet: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     words = ("compare", data, "-t", "level", "--methods", "mean,least_squares", "--folds", "4")
     shown = call(*words).stderr
@@ -472,11 +472,14 @@ def test_the_demonstration_is_that_of_the_package(folder, monkeypatch):
     assert "too little data" in call("demo", "--until", "1950", "-o", folder / "co2.png", code=2).stderr
 
 
-def test_version_and_help():
+def test_version_help_and_completion():
     assert call("--version").stdout.strip() == f"kernax {kx.__version__}"
     for command in ("demo", "fit", "predict", "fit-many", "forecast", "compare", "report"):
         assert command in call("--help").stdout
         assert "--help" in call(command, "--help").stdout
+    at = {"_KERNAX_COMPLETE": "complete_bash", "COMP_WORDS": "kernax fit --select ", "COMP_CWORD": "3"}
+    completed = CliRunner().invoke(app, [], prog_name="kernax", env=at).output
+    assert completed.split() == ["likelihood", "loo", "gcv", "kfold", "loo_density"]
 
 
 LOUD = """

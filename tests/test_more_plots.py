@@ -370,6 +370,30 @@ def test_the_landscape_is_the_objective_with_the_ends_of_the_starts(fit):
         plot.landscape(fit, "nois")
 
 
+def test_components_are_the_posterior_of_each_summand():
+    rng = np.random.default_rng(2)
+    x, y, places = rng.uniform(-2, 2, 10), rng.normal(size=10), np.linspace(-2.5, 2.5, 6)
+    c = kx.condition(kx.Model(1.3 * kx.RBF(0.7) + 0.4 * kx.Linear(), noise=NOISE), kx.Data(x[:, None], y))
+    parts = {
+        "1.3 * RBF": lambda a, b: 1.3 * np.exp(-0.5 * ((a[:, None] - b) / 0.7) ** 2),
+        "0.4 * Linear": lambda a, b: 0.4 * np.outer(a, b),
+    }
+    A = sum(part(x, x) for part in parts.values()) + NOISE * np.eye(10)
+    axes = plot.components(c, places, level=0.9)
+    for ax, (name, part) in zip(axes, parts.items(), strict=True):
+        cross = part(places, x)
+        sd = np.sqrt(np.diag(part(places, places) - cross @ np.linalg.solve(A, cross.T)))
+        drawn = line(ax, name)
+        np.testing.assert_allclose(drawn, np.stack([places, cross @ np.linalg.solve(A, y)], axis=1), atol=1e-8)
+        edge = ax.collections[0].get_paths()[0].vertices
+        width = [np.ptp(edge[edge[:, 0] == place, 1]) for place in places]
+        np.testing.assert_allclose(width, 2 * stats.norm.ppf(0.95) * sd, atol=1e-6)
+    with pytest.raises(ValueError, match="the kernel has 2 summands: give as many axes"):
+        plot.components(c, ax=axes[:1])
+    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+        plot.components(c, level=90)
+
+
 def test_pictures_of_a_fit_are_those_of_its_model_conditioned(fit):
     c = kx.condition(fit.model, fit.data)
     for draw in (plot.posterior, plot.components, plot.residuals):

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kernax.cli import _compare, _fit, _forecast, _many, _predict, _report
+from kernax.cli import _compare, _fit, _forecast, _many, _saved
 from kernax.cli import _options as options
 from kernax.cli._cache import use_cache
 from kernax.cli._console import INTERRUPTED, check_output, guarded
 
 app = typer.Typer(
     name="kernax",
-    help="Gaussian processes and kernel ridge regression for tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -52,13 +51,10 @@ def _main(
     """Gaussian processes and kernel ridge regression for tables."""
 
 
-@app.command()
-@guarded
 def demo(
-    output: Annotated[str, typer.Option("--output", "-o", help="Output file.")] = "co2_forecast.png",
+    output: options.Output = "co2_forecast.png",
     until: Annotated[float, typer.Option("--until", help="Train on the weeks before this year.")] = 1998.0,
     every: Annotated[int, typer.Option("--every", min=1, help="Use only every n-th week for training.")] = 2,
-    no_cache: options.NoCache = False,
 ) -> None:
     """Fit and forecast weekly CO₂ at Mauna Loa, with a picture."""
     import argparse
@@ -76,9 +72,13 @@ def demo(
         raise ValueError(str(error)) from None
 
 
-app.command("fit")(guarded(options.expanded(_fit.fit)))
-app.command("predict")(guarded(_predict.predict))
-app.command("fit-many")(guarded(options.expanded(_many.fit_many)))
-app.command("forecast")(guarded(_forecast.forecast))
-app.command("compare")(guarded(options.expanded(_compare.compare)))
-app.command("report")(guarded(_report.report))
+for name, command in {
+    "demo": demo,
+    "fit": _fit.fit,
+    "predict": _saved.predict,
+    "fit-many": _many.fit_many,
+    "forecast": _forecast.forecast,
+    "compare": _compare.compare,
+    "report": _saved.report,
+}.items():
+    app.command(name)(guarded(options.expanded(command)))

@@ -1,23 +1,13 @@
 """`kernax compare`: learners side by side on one table."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import typer
 
+from kernax.cli import _console as console
 from kernax.cli import _options as options
-from kernax.cli._console import (
-    NUMERICAL,
-    as_table,
-    check_output,
-    note,
-    notes,
-    print_json,
-    print_table,
-    set_precision,
-    shows_progress,
-)
 from kernax.tables import compare_table, write_table
 
 
@@ -46,7 +36,6 @@ def compare(
     reading: dict[str, Any],
     float32: options.Float32 = False,
     json: options.Json = False,
-    no_cache: options.NoCache = False,
     output: options.Table = None,
 ) -> None:
     """Cross-validate kernax's learners on a table, with the same folds for all.
@@ -54,30 +43,29 @@ def compare(
     As in `kernax fit`, targets of text and booleans are classified. All kernel methods have the kernel of a maximum
     likelihood fit; krr_… differ in how the ridge is chosen.
     """
-    check_output(output, [data], options.TABLES)
+    console.check_output(output, [data], options.TABLES)
     chosen: dict[str, Any] = {"kernel": kernel, "folds": folds, "methods": methods, "task": task, "noise": noise}
-    dtype = set_precision(float32)
-    with _growing_table(shows_progress(json)) as (tell, finished):
-        answer = compare_table(data, target, solver=solver, dtype=dtype, tell=tell, finished=finished, **chosen, **reading)
+    dtype = console.set_precision(float32)
+    with _growing_table(console.shows_progress(json)) as told:
+        answer = compare_table(data, target, solver=solver, dtype=dtype, **told, **chosen, **reading)
     if output is not None:
         write_table(output, {name: [row[name] for row in answer.rows] for name in answer.rows[0]})
-    notes(answer.notes, quiet=json)
+    console.notes(answer.notes, quiet=json)
     if json:
-        print_json(
-            {"task": answer.task, "rows": answer.num_rows, "folds": folds, "notes": answer.notes, "methods": answer.rows}
-        )
+        about = {"task": answer.task, "rows": answer.num_rows, "folds": folds}
+        console.print_json(about | {"notes": answer.notes, "methods": answer.rows})
     else:
-        print_table(f"{answer.task} of {target}: {answer.num_rows} rows, {folds} folds", answer.rows)
+        console.print_table(f"{answer.task} of {target}: {answer.num_rows} rows, {folds} folds", answer.rows)
     if all(row["status"] != "ok" for row in answer.rows):
-        note("no method gave an answer.")
-        raise typer.Exit(NUMERICAL)
+        console.note("no method gave an answer.")
+        raise typer.Exit(console.NUMERICAL)
 
 
 @contextlib.contextmanager
-def _growing_table(wanted: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[dict[str, Any]], None]]]:
-    """What `compare_table` calls: a table on standard error that grows, with a bar for the method that runs."""
+def _growing_table(wanted: bool) -> Iterator[dict[str, Any]]:
+    """Options of `compare_table` for a table on standard error that grows, with a bar for the method that runs."""
     if not wanted:
-        yield (lambda method, done, of: None), (lambda row: None)
+        yield {}
         return
     from rich.console import Console, Group
     from rich.live import Live
@@ -85,10 +73,7 @@ def _growing_table(wanted: bool) -> Iterator[tuple[Callable[[str, int, int], Non
 
     rows: list[dict[str, Any]] = []
     bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    task = bar.add_task("begin", total=None)
-
-    def shown() -> Any:
-        return Group(as_table("", rows), bar) if rows else bar
+    task, shown = bar.add_task("begin", total=None), lambda: Group(console.as_table("", rows), bar) if rows else bar
 
     with Live(console=Console(stderr=True), get_renderable=shown, transient=True):
 
@@ -97,4 +82,4 @@ def _growing_table(wanted: bool) -> Iterator[tuple[Callable[[str, int, int], Non
                 bar.reset(task, total=of, description=method)
             bar.update(task, completed=done)
 
-        yield tell, rows.append
+        yield {"tell": tell, "finished": rows.append}

@@ -19,7 +19,8 @@ from rich.text import Text
 from kernax.io import FileError
 from kernax.solvers import FailedError
 from kernax.tables import KernelExpressionError, TableError, write_table
-from kernax.tables._write import csv_text, time_text
+from kernax.tables._dates import time_text
+from kernax.tables._write import csv_text
 
 NUMERICAL, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -34,13 +35,14 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
                 warnings.showwarning = lambda message, *_, **__: note(str(message))
                 return command(*args, **options)
         except KeyboardInterrupt:
-            _end("interrupted.", INTERRUPTED)
+            message, code = "interrupted.", INTERRUPTED
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise  # typer ends the command; a closed pipe means that its reader has ended
         except Exception as error:
             # Ctrl-C while LAPACK runs inside a compiled program comes out as an error of JAX.
             message, code = ("interrupted.", INTERRUPTED) if "KeyboardInterrupt" in str(error) else _explained(error)
-            _end(message, code)
+        typer.echo(f"error: {message}", err=True)
+        raise typer.Exit(code)
 
     return inner
 
@@ -64,11 +66,6 @@ def _explained(error: Exception) -> tuple[str, int]:
     raise error
 
 
-def _end(message: str, code: int) -> None:
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(code)
-
-
 def note(message: str) -> None:
     """A note on standard error."""
     typer.echo(f"note: {message}", err=True)
@@ -78,11 +75,6 @@ def notes(messages: Iterable[str], *, quiet: bool) -> None:
     """Notes on standard error, unless they are part of a JSON answer."""
     for message in () if quiet else messages:
         note(message)
-
-
-def say(text: str) -> None:
-    """Text on standard output, as it is."""
-    typer.echo(text)
 
 
 def print_json(value: Any) -> None:
@@ -96,10 +88,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    if isinstance(value, np.ndarray | jax.Array):
-        return plain(np.asarray(value).tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
+    if isinstance(value, np.ndarray) and value.dtype.kind == "M":
+        return [time_text(time) for time in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return plain(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int | bool) else str(value)
@@ -107,9 +99,7 @@ def plain(value: Any) -> Any:
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     """Rows as a table on standard output."""
-    if rows:
-        console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160)
-        console.print(as_table(title, rows))
+    Console(soft_wrap=False, width=None if sys.stdout.isatty() else 160).print(as_table(title, rows))
 
 
 def as_table(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -132,29 +122,15 @@ def _cell(value: Any) -> str:
 def deliver(
     columns: dict[str, Any], output: str | None, about: dict[str, Any], messages: Sequence[str], sentence: str, json: bool
 ) -> None:
-    """Columns into a file, or as CSV on standard output; with `json`, one object with `about`.
-
-    **Arguments:**
-
-    - `columns`: the columns by name.
-    - `output`: the file; `None` or `-` for standard output.
-    - `about`: what the JSON object has besides.
-    - `messages`: notes.
-    - `sentence`: what is printed if the columns go to a file.
-    - `json`: whether the answer is a JSON object.
-    """
-    to_file = output is not None and output != "-"
-    if output is not None and to_file:
-        write_table(output, columns)
+    """Columns into a file, which a sentence says, or as CSV on standard output; with `json`, one object with `about`."""
+    path = None if output == "-" else output
+    if path is not None:
+        write_table(path, columns)
     notes(messages, quiet=json)
     if json:
-        times = {name: np.asarray(values) for name, values in columns.items() if np.asarray(values).dtype.kind == "M"}
-        shown = columns | {name: [time_text(value) for value in values] for name, values in times.items()}
-        print_json(about | {"notes": messages} | ({"output": output} if to_file else {"columns": shown}))
-    elif to_file:
-        say(f"{sentence} → {output}")
+        print_json(about | {"notes": messages} | ({"columns": columns} if path is None else {"output": path}))
     else:
-        typer.echo(csv_text(columns), nl=False)
+        typer.echo(csv_text(columns) if path is None else f"{sentence} → {path}\n", nl=False)
 
 
 def set_precision(float32: bool) -> Any:
@@ -175,17 +151,18 @@ def check_output(output: str | None, inputs: Iterable[str], endings: tuple[str, 
     """Refuse, before any work, an output that cannot be written or that would replace an input."""
     if output is None:
         return
-    if output == "-":
-        raise TableError("this cannot be written to standard output: give the name of a file with -o.")
     folder = os.path.dirname(output) or "."
-    if not os.path.isdir(folder):
-        raise TableError(f"{output}: there is no folder {folder!r}: make it first.")
-    if os.path.isdir(output):
-        raise TableError(f"{output}: this is a folder; give the name of a file in it.")
-    if not os.access(folder, os.W_OK):
-        raise TableError(f"{output}: the folder {folder!r} is not writable.")
-    for path in inputs:
-        if os.path.realpath(output) == os.path.realpath(path):
-            raise TableError(f"{output}: this is the input, which is not overwritten: give another name with -o.")
+    for is_wrong, message in (
+        (output == "-", "this cannot be written to standard output: give the name of a file with -o."),
+        (not os.path.isdir(folder), f"there is no folder {folder!r}: make it first."),
+        (os.path.isdir(output), "this is a folder; give the name of a file in it."),
+        (not os.access(folder, os.W_OK), f"the folder {folder!r} is not writable."),
+        (
+            os.path.realpath(output) in map(os.path.realpath, inputs),
+            "this is the input, which is not overwritten: give another name with -o.",
+        ),
+    ):
+        if is_wrong:
+            raise TableError(f"{output}: {message}")
     if endings and os.path.splitext(output)[1].lower() not in endings:
         raise TableError(f"{output}: the file name must end in {', '.join(endings[:-1])} or {endings[-1]}.")

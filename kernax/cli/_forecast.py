@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from kernax.cli import _console as console
 from kernax.cli import _options as options
-from kernax.cli._console import NUMERICAL, check_output, deliver, note, set_precision, shows_progress
 from kernax.tables import forecast_table
 
 
@@ -34,18 +34,17 @@ def forecast(
         typer.Option("--missing", help="What to do with rows that lack a time or a series. Rows without a target are gaps."),
     ] = "error",
     json: options.Json = False,
-    no_cache: options.NoCache = False,
     output: options.ToTable = None,
 ) -> None:
     """Forecast the next steps of one series, or of each series of a table."""
-    check_output(None if output == "-" else output, [data], options.TABLES)
-    set_precision(False)
+    console.check_output(None if output == "-" else output, [data], options.TABLES)
+    console.set_precision(False)
     chosen: dict[str, Any] = {"by": by, "target": target, "time": time, "periods": period, "level": level}
-    found = forecast_table(data, horizon, missing=missing, progress=shows_progress(json), **chosen)
-    about = {"series": len(found.results), "horizon": horizon, "level": level, "step": found.step}
-    about |= {"periods": found.periods, "results": dict(Counter(found.results.values()))}
+    found = forecast_table(data, horizon, missing=missing, progress=console.shows_progress(json), **chosen)
+    about = {"series": len(found.results), "horizon": horizon, "level": level, "step": found.step, "periods": found.periods}
+    about["results"] = dict(Counter(found.results.values()))
     many = f"{len(found.results)} series" if by is not None else "one series"
-    deliver(found.columns, output, about, found.notes, f"{horizon} steps of {found.step} for {many}", json)
+    console.deliver(found.columns, output, about, found.notes, f"{horizon} steps of {found.step} for {many}", json)
     if found.is_lost:
-        note("no series could be forecast.")
-        raise typer.Exit(NUMERICAL)
+        console.note("no series could be forecast.")
+        raise typer.Exit(console.NUMERICAL)

@@ -74,7 +74,7 @@ def report(
         raise ValueError("report describes one dataset, but this is a batch of them: choose one, or use kx.fit_many's Fits.")
     if isinstance(of, Fits):
         names, table = names_of(None, columns, target, scales), of.table()
-        columns_of_parameters = zip(list(table)[NUM_FACTS:], _scalars_of(of, names), strict=True)
+        columns_of_parameters = zip(list(table)[NUM_FACTS:], scalars_of(of, names), strict=True)
         converted = {name: table[name] * float(one.value) for name, one in columns_of_parameters}
         return report_of_fits(of, table | converted, names)
     if isinstance(of, Fit):
@@ -291,11 +291,11 @@ def _kind(model: AbstractModel) -> str:
 def _units_of_table(fits: Fits, table: dict[str, np.ndarray], names: Names) -> dict[str, str]:
     """The unit of each column of parameters; no units if the columns are not those of the model."""
     columns = list(table)[NUM_FACTS:]
-    units = [one.unit for one in _scalars_of(fits, names)]
+    units = [one.unit for one in scalars_of(fits, names)]
     return dict(zip(columns, units, strict=True)) if len(units) == len(columns) else dict.fromkeys(columns, "")
 
 
-def _scalars_of(fits: Fits, names: Names) -> list[Parameter]:
+def scalars_of(fits: Fits, names: Names) -> list[Parameter]:
     """Each parameter with a column in the table of fits: its unit, and as its value the factor that converts to that."""
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, fits.model)
     described = described_parameters(ones, names, False, most_entries=2**31)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ class Table:
 
     title: str
     """The heading."""
-    columns: Mapping[str, Any]
-    """The columns by name."""
+    columns: Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+    """The columns by name, or a function that computes them when the page is made."""
     note: str = ""
     """The text below it."""
     can_be_searched: bool = False
@@ -73,7 +73,8 @@ def page(report: Any, pictures: list[Picture]) -> str:
 
 
 def _laid(table: Table) -> _Laid:
-    columns = {str(name): np.asarray(values) for name, values in table.columns.items()}
+    given = table.columns() if callable(table.columns) else table.columns
+    columns = {str(name): np.asarray(values) for name, values in given.items()}
     heads = [_Head(name, values.dtype.kind in "iuf") for name, values in columns.items()]
     count = max((len(values) for values in columns.values()), default=0)
     note = table.note

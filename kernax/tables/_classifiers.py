@@ -10,16 +10,16 @@ import numpy as np
 
 from kernax import learners
 from kernax.model import condition
-from kernax.tables._likelihoods import class_probabilities, latent_start
+from kernax.tables._likelihoods import class_probabilities
 from kernax.tables._regressors import Answer, Fold
-from kernax.tables._start import fit_or_stop
+from kernax.tables._start import fit_or_stop, started
 
 
 def _fitted(fold: Fold) -> Any:
     """Gaussian process classification by Laplace's marginal likelihood; fitted once for all methods that use its kernel."""
     if "gpc" not in fold.kept:
         likelihood = learners.Logistic() if fold.classes == 2 else learners.Softmax(fold.classes)
-        start, free = latent_start(fold.built, likelihood, fold.data)
+        start, free = started(fold.built, learners.LatentGP(fold.built.kernel, likelihood), fold.data)
         fold.kept["gpc"] = fit_or_stop(start, fold.data, trainable=free)
     return fold.kept["gpc"]
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table
+from kernax.tables._read import Table, TableError
 from kernax.tables._values import read_values
 
 _DAY = 86_400_000_000
@@ -46,13 +45,10 @@ class Clock:
         period = 1.0
         if self.kind == "months" and 12 % self.step == 0:
             period = 12 / self.step
+        elif self.kind == "dates" and self.step < _DAY:
+            period = _DAY / self.step if _DAY / self.step <= _MOST_STEPS else 1.0
         elif self.kind == "dates":
-            if self.step == 7 * _DAY:
-                period = 365.25 / 7
-            elif self.step == _DAY:
-                period = 7.0
-            elif self.step < _DAY and _DAY / self.step <= _MOST_STEPS:
-                period = _DAY / self.step
+            period = {_DAY: 7.0, 7 * _DAY: 365.25 / 7}.get(self.step, 1.0)
         return (period,) if period > 1 and longest >= 2 * period else ()
 
     def times(self, numbers: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernax.expressions import numbers_key
 from kernax.io import register
-from kernax.tables._dates import UNITS, iso, microseconds
+from kernax.tables._dates import UNITS, time_text
 
 
 class Column(eqx.Module):
@@ -92,17 +92,14 @@ class Column(eqx.Module):
             return self.levels[int(value)]
         if not self.is_date:
             return f"{value:.6g}"
-        start, length = self._clock()
-        text = iso(start + value * length)
+        text = time_text(self.times(np.float64(value)))
         return text[:10] if self.unit in ("years", "days") else text
 
-    def _clock(self) -> tuple[int, float]:
+    def _clock(self) -> tuple[Any, float]:
         """Where a date's numbers begin and how long one is, in microseconds since 1970."""
-        start = microseconds(self.origin or "")
-        assert start is not None
-        return start[0], UNITS[self.unit or "days"]
+        return np.datetime64(self.origin or "1970", "us").astype(np.int64), UNITS[self.unit or "days"]
 
-    def times(self, values: np.ndarray) -> np.ndarray:
+    def times(self, values: Any) -> Any:
         """Convert the numbers of a column of dates to dates.
 
         **Arguments:**
@@ -134,23 +131,10 @@ class Column(eqx.Module):
 register(Column, name="kernax.tables.Column")
 
 
-def column_names(columns: tuple[Column, ...]) -> list[str]:
-    """What the columns are called in reports: dates with their unit."""
-    return [f"{column.name} ({column.unit})" if column.is_date else column.name for column in columns]
-
-
 def rows_of(columns: Sequence[Column], values: np.ndarray, dtype: Any) -> Any:
-    """The rows that a model sees.
+    """The rows that a model sees: a matrix, or with categories a dict of the codes of each and the numbers.
 
-    **Arguments:**
-
-    - `columns`: how each column is read.
-    - `values`: a matrix with standardised numbers, and the codes of categories, in the order of the columns.
-    - `dtype`: the floating type of the numbers.
-
-    **Returns:**
-
-    The matrix; if some columns are categories, a dict with the codes of each at its name and the numbers at `numbers_key`.
+    `values` is a matrix of standardised numbers and codes, in the order of the columns.
     """
     numbers = [i for i, column in enumerate(columns) if not column.is_category]
     if len(numbers) == len(columns):
@@ -174,8 +158,3 @@ def parts_of(columns: Sequence[Column]) -> dict[str, list[int]] | None:
         return None
     parts = {column.name: [i] for i, column in enumerate(columns) if column.is_category}
     return parts | {numbers_key(columns): [i for i, column in enumerate(columns) if not column.is_category]}
-
-
-def scales_of(columns: tuple[Column, ...], target: Column) -> tuple[tuple[float, ...], float]:
-    """How many units of the table one standardised unit of each column, and of the target, is."""
-    return tuple(column.scale for column in columns), target.scale

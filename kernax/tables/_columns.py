@@ -1,32 +1,19 @@
 """How a column or a target is read from now on, and how one of another table is read again."""
 
-from typing import NoReturn
-
 import numpy as np
 
 from kernax._spelling import listed, nearest
 from kernax.tables._column import Column
-from kernax.tables._dates import UNITS, check_unit, choose_unit, iso
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table
+from kernax.tables._dates import UNITS, time_text
+from kernax.tables._read import Table, TableError, refused
 from kernax.tables._values import BOOLEANS, MAX_LEVELS, leave_out, level_names, number_of, read_values
 
-
-def _refuse_target(table: Table, name: str, values: np.ndarray) -> NoReturn:
-    where = table.places(range(len(values)))
-    raise TableError(
-        f"{table.source}: column {name!r} has {values[0]!r} in {where}, and the target must be a number here. Classes are "
-        "for kernax fit and kernax compare."
-    )
-
-
-def _check_counts(table: Table, name: str, values: np.ndarray) -> None:
-    wrong = np.flatnonzero((values < 0) | (values != np.floor(values)))
-    if len(wrong):
-        raise TableError(
-            f"{table.source}: column {name!r} has {values[wrong[0]]:g} in {table.places(wrong)}, and counts are 0, 1, 2, …: "
-            "correct or remove these rows, or choose another likelihood."
-        )
+_PLURALS = {
+    "number": "numbers",
+    "date": "dates without a time zone",
+    "zoned date": "times with a time zone",
+    "category": "text",
+}
 
 
 def _as_levels(
@@ -36,30 +23,31 @@ def _as_levels(
     levels, codes = np.unique(texts.astype(str), return_inverse=True)
     shown, count = levels.tolist(), len(levels)
     is_target = role != "feature"
-    called, kind = (f"the target {name!r}", "classes") if is_target else (f"column {name!r}", "categories")
+    called, kind = (f"target {name!r}", "classes") if is_target else (f"column {name!r}", "categories")
     if count > max_levels:
         remedy = "join some of them" if is_target else leave_out(name)
         raise TableError(
-            f"{table.source}: {called} has {count} different values ({listed(shown, 3)}), more than the limit of "
-            f"{max_levels} {kind}: {remedy}, or raise the limit (--max-levels {count}, or max_levels={count} in Python)."
+            f"{table.source}: {'the ' * is_target}{called} has {count} different values ({listed(shown, 3)}), more than the "
+            f"limit of {max_levels} {kind}: {remedy}, or raise the limit (--max-levels {count}, or max_levels={count} in "
+            "Python)."
         )
     if is_target and count < 2:
-        raise TableError(f"{table.source}: the target {name!r} is {shown[0]} in every row: there is nothing to learn.")
+        raise TableError(f"{table.source}: the {called} is {shown[0]} in every row: there is nothing to learn.")
     if role == "classes" and count > 2 and name not in table.categories:
         numbers = [number_of(level) for level in shown]
-        if all(number is not None for number in numbers) and not all(float(n or 0).is_integer() for n in numbers):
+        if None not in numbers and not all(float(n or 0).is_integer() for n in numbers):
             raise TableError(
                 f"{table.source}: {name!r} does not hold classes, which are text, booleans or whole numbers "
                 f"(--categories {name}, or categories={name!r} in Python, makes a class of each value)."
             )
-    notes = [
-        f"{'target' if is_target else 'column'} {name!r}: {count} {kind}" + (f" ({listed(shown, 8)})" if is_target else "")
-    ]
-    if not is_target and count == 1:
-        notes = [f"{name} is {shown[0]} in every row: it is constant and has no effect"]
-    elif not is_target and count == len(texts):
-        notes = [f"{notes[0]}, and no two rows have the same one: {leave_out(name)}"]
-    return Column(name, "category", low=0.0, high=float(count - 1), levels=tuple(shown)), codes.astype(np.float64), notes
+    note = f"{called}: {count} {kind}"
+    if is_target:
+        note += f" ({listed(shown, 8)})"
+    elif count == 1:
+        note = f"{name} is {shown[0]} in every row: it is constant and has no effect"
+    elif count == len(texts):
+        note += f", and no two rows have the same one: {leave_out(name)}"
+    return Column(name, "category", low=0.0, high=float(count - 1), levels=tuple(shown)), codes.astype(np.float64), [note]
 
 
 def fitted_column(
@@ -75,30 +63,36 @@ def fitted_column(
     - `plain number`: numbers only.
     - `counts`: whole numbers from 0.
     """
-    check_unit(date_unit)
+    if date_unit is not None and date_unit not in UNITS:
+        raise TableError(f"the unit of dates must be one of {', '.join(UNITS)}, got {date_unit!r}.")
     values, kind = read_values(table, name, role=role)
     if kind == "category" and role in ("feature", "any", "classes"):
         return _as_levels(table, name, values, max_levels, role)
     if kind == "category":
         numbers = None if role == "plain number" else _of_booleans(values)
         if numbers is None:
-            _refuse_target(table, name, values)
+            then = ", and the target must be a number here. Classes are for kernax fit and kernax compare."
+            raise refused(table, name, f"has {values[0]!r}", range(len(values)), then)
         values, kind = numbers, "number"
     unit = origin = None
     notes = []
     if kind != "number":
         if role != "feature":
             raise TableError(f"{table.source}: the target {name!r} holds dates, but must be a number.")
-        unit = date_unit or choose_unit(values)
-        origin = iso(values.min())
-        values = (values - values.min()) / UNITS[unit]
+        start, span = values.min(), np.ptp(values)
+        unit = date_unit or next((unit for unit, length in UNITS.items() if span >= 2 * length), "seconds")
+        origin, values = time_text(np.datetime64(int(start), "us")), (values - start) / UNITS[unit]
         notes.append(f"{name}: {unit} since {origin}{', times in UTC' if kind == 'zoned date' else ''}")
-    largest = float(np.max(np.abs(values)))
+    low, high = float(values.min()), float(values.max())
+    largest = max(abs(low), abs(high))
     if largest > 1e150 or 0 < largest < 1e-150:
         raise TableError(f"{table.source}: column {name!r} has values of about {largest:.0e}: give it in other units.")
     if role == "counts":
-        _check_counts(table, name, values)
-        return Column(name, kind, low=float(values.min()), high=float(values.max())), values, notes
+        wrong = np.flatnonzero((values < 0) | (values != np.floor(values)))
+        if len(wrong):
+            then = ", and counts are 0, 1, 2, …: correct or remove these rows, or choose another likelihood."
+            raise refused(table, name, f"has {values[wrong[0]]:g}", wrong, then)
+        return Column(name, kind, low=low, high=high), values, notes
     if role == "any" and len(np.unique(values)) == 2:
         notes.append(
             f"target {name!r} has two values and is regressed: --categories {name} (categories= in Python) classifies it"
@@ -106,10 +100,10 @@ def fitted_column(
     centre, scale = float(values.mean()), float(values.std())
     if not scale > 1e-12 * max(abs(centre), 1e-300):
         scale = 1.0
-        same = "in every row" if values.min() == values.max() else "but for rounding in every row"
+        same = "in every row" if low == high else "but for rounding in every row"
         explains = ": it is constant and has no effect" if role == "feature" else ""
         notes.append(f"{name} is {values[0]:.6g} {same}{explains}")
-    return Column(name, kind, unit, origin, centre, scale, float(values.min()), float(values.max())), values, notes
+    return Column(name, kind, unit, origin, centre, scale, low, high), values, notes
 
 
 def new_values(table: Table, column: Column) -> np.ndarray:
@@ -122,24 +116,11 @@ def new_values(table: Table, column: Column) -> np.ndarray:
         if numbers is not None:
             return numbers
     if kind != column.kind:
-        remedy = {
-            "number": "give numbers",
-            "date": "give dates without a time zone",
-            "zoned date": "give times with a time zone",
-        }[column.kind]
         raise TableError(
             f"{table.source}: column {column.name!r} holds {_PLURALS[kind]}, but held {_PLURALS[column.kind]} when the "
-            f"model was fitted: {remedy}."
+            f"model was fitted: give {_PLURALS[column.kind]}."
         )
     return column.of_times(values) if column.is_date else values
-
-
-_PLURALS = {
-    "number": "numbers",
-    "date": "dates without a time zone",
-    "zoned date": "times with a time zone",
-    "category": "text",
-}
 
 
 def _of_booleans(texts: np.ndarray) -> np.ndarray | None:
@@ -155,9 +136,9 @@ def _codes(table: Table, column: Column) -> np.ndarray:
     if unknown:
         others = sorted({names[i] for i in unknown})
         several = f"{len(others)} categories" if len(others) > 1 else "a category"
-        raise TableError(
-            f"{table.source}: column {column.name!r} has {listed(others, 5)} in {table.places(unknown)}, {several} that no "
-            f"row had when the model was fitted.{nearest(others[0], column.levels)} It knows {listed(column.levels, 8)}. "
-            "Leave these rows out, or fit again with rows of this category."
+        then = (
+            f", {several} that no row had when the model was fitted.{nearest(others[0], column.levels)} It knows "
+            f"{listed(column.levels, 8)}. Leave these rows out, or fit again with rows of this category."
         )
+        raise refused(table, column.name, f"has {listed(others, 5)}", unknown, then)
     return np.array([places[name] for name in names], dtype=np.float64)

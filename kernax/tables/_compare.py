@@ -14,8 +14,8 @@ from kernax.solvers import AbstractSolver, FailedError
 from kernax.tables._classifiers import CLASSIFIERS, CLASSIFIERS_OF_SEVERAL
 from kernax.tables._column import Column, rows_of
 from kernax.tables._design import Reading, as_names, make_design
-from kernax.tables._errors import TableError
-from kernax.tables._likelihoods import NORMAL, built_with_level, folds_of
+from kernax.tables._likelihoods import NORMAL, built_with_level, folds_of, log_shares
+from kernax.tables._read import TableError
 from kernax.tables._regressors import REGRESSORS, Answer, Fold
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import start_of
@@ -122,7 +122,7 @@ def compare_table(
         x, rows = _with_indicators(x, design.columns).astype(dtype), rows_of(design.columns, x, dtype)
         data = Data(rows, scaled, training)
         plain = Data(x, scaled, training) if isinstance(rows, dict) else data
-        own = [_rescaled(c, s) for c, s in zip(design.columns, scale, strict=True)]
+        own = [dataclasses.replace(c, scale=c.scale * float(s)) for c, s in zip(design.columns, scale, strict=True)]
         built = built_with_level(kernel, own, likelihood, spread)[1]
         known_noise = None if noise is None else noise / spread**2
         parts.append(Fold(data, rows, plain, x, scaled, built, level, spread, known_noise, seed, {}, len(classes)))
@@ -161,10 +161,6 @@ def _standardised(x: np.ndarray, training: np.ndarray, columns: Sequence[Column]
     scale = x[training].std(axis=0)
     scale = np.where((scale > 0) & numeric, scale, 1.0)
     return (x - np.where(numeric, x[training].mean(axis=0), 0.0)) / scale, scale
-
-
-def _rescaled(column: Column, scale: float) -> Column:
-    return dataclasses.replace(column, scale=column.scale * float(scale))
 
 
 def _with_indicators(x: np.ndarray, columns: Sequence[Column]) -> np.ndarray:
@@ -219,6 +215,5 @@ def _classification(y: np.ndarray, found: np.ndarray, shares: np.ndarray) -> dic
     """`found` is the class of each row, and `shares` the probability of each class, NaN if the method has none."""
     scores = {"error_rate": float(np.mean(found != y))}
     if np.isfinite(shares).all():
-        own = np.clip(shares[np.arange(len(y)), y.astype(int)], 1e-15, 1.0)
-        scores["log_loss"] = float(-np.mean(np.log(own)))
+        scores["log_loss"] = float(-np.mean(log_shares(shares, y)))
     return scores

@@ -10,31 +10,22 @@ import numpy as np
 from kernax._spelling import nearest
 from kernax.tables._column import Column
 from kernax.tables._columns import fitted_column, new_values
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table, as_table
+from kernax.tables._read import Table, TableError, as_table
 from kernax.tables._values import MAX_LEVELS, without_missing
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a table is read. The options of `fit_table`, `fit_table_many`, `compare_table` and of their commands."""
+    """The options of `fit_table`, `fit_table_many`, `compare_table` and of their commands that say how a table is read."""
 
     columns: Sequence[str] | str | None = None
-    """The names of the columns to learn from; by default all others."""
     ignore: Sequence[str] | str = ()
-    """The names of columns to leave out."""
     missing: Literal["error", "drop"] = "error"
-    """What to do with rows that lack a value."""
     date_unit: str | None = None
-    """What dates count; by default what suits their span."""
     categories: Sequence[str] | str = ()
-    """The names of columns to read as categories although they hold numbers."""
     max_levels: int = MAX_LEVELS
-    """The largest number of categories in a column, and of classes."""
     sample: int | None = None
-    """How many rows to draw at random; by default all are used."""
     seed: int = 0
-    """Random seed."""
 
 
 class Design(NamedTuple):
@@ -78,14 +69,8 @@ def make_design(
 ) -> Design:
     """Standardised numbers of the columns to learn from.
 
-    **Arguments:**
-
-    - `table`: the table.
-    - `target`: the name of the target.
-    - `reading`: the options.
-    - `role`: what the target may be, see `fitted_column`.
-    - `others`: columns that are not inputs but must not lack values, such as the names of groups.
-    - `most_rows`: raise `TableError` for more rows.
+    `role` is what the target may be, see `fitted_column`; `others` are columns that are not inputs but must not lack values,
+    such as the names of groups; more rows than `most_rows` are refused.
     """
     table = as_table(table)
     categories = as_names(reading.categories) or []

@@ -9,10 +9,9 @@ import numpy as np
 from kernax._spelling import listed
 from kernax.forecasting import Seasonal, forecast_many
 from kernax.tables._clock import DATES, clock_of
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table, as_table
+from kernax.tables._read import Table, TableError, as_table
 from kernax.tables._table_fit import check_level
-from kernax.tables._values import group_names, missing_rows, read_values, without_missing
+from kernax.tables._values import complete_rows, group_names, read_values, without_missing
 
 _SPARSE = 10
 """The largest number of steps for each row: with more, the times are not regular."""
@@ -80,16 +79,17 @@ def forecast_table(
         raise ValueError("give periods or a model, which has periods of its own, not both.")
     read = as_table(table)
     time = time or _only_dates(read, by, target)
-    target = target or _only_other(read, by, time)
+    others = [name for name in read.names if name not in (by, time)]
+    target = target or _only(read, others, "columns to forecast", "name one with --target (target= in Python)")
     if len({by, target, time}) < 3:
         raise TableError(f"{read.source}: the target, the times and the names of the series must be different columns.")
     notes, total = [], read.num_rows
-    gone = missing_rows(read, [target]).get(target, np.array([], int))
-    if len(gone):
-        notes.append(f"{len(gone)} of {total} rows have no {target}: they are gaps")
-        read = read.taken(np.setdiff1d(np.arange(total), gone))
-        if not read.num_rows:
-            raise TableError(f"{read.source}: no row has a value of {target!r}.")
+    known = np.flatnonzero(complete_rows(read, [target]))
+    if not len(known):
+        raise TableError(f"{read.source}: no row has a value of {target!r}.")
+    if len(known) < total:
+        notes.append(f"{total - len(known)} of {total} rows have no {target}: they are gaps")
+        read = read.taken(known)
     read, _ = without_missing(read, [time] if by is None else [time, by], missing)
     notes += read.notes
     clock, numbers = clock_of(read, time)
@@ -113,14 +113,8 @@ def forecast_table(
         notes.append(f"series that could not be forecast are left blank: {listed(lost)}")
     columns: dict[str, np.ndarray] = {} if by is None else {by: np.repeat(np.array(list(found), object), horizon)}
     columns[time] = clock.times(np.concatenate([ends[name] + 1 + np.arange(horizon) for name in found]))
-    lower, upper = zip(*(one.interval(level) for one in found.values()), strict=True)
-    for name, parts in {
-        "mean": [one.mean for one in found.values()],
-        "sd": [one.sd for one in found.values()],
-        "lower": lower,
-        "upper": upper,
-    }.items():
-        columns[name] = np.concatenate(parts)
+    bands = np.concatenate([(one.mean, one.sd, *one.interval(level)) for one in found.values()], axis=1)
+    columns |= zip(("mean", "sd", "lower", "upper"), bands, strict=True)
     results: dict[Hashable, str] = {name: one.result for name, one in found.items()}
     return TableForecast(columns, clock.name, model.periods, results, tuple(notes))
 
@@ -129,26 +123,19 @@ def _only_dates(table: Table, by: str | None, target: str | None) -> str:
     """The only column of dates."""
     dates = []
     for name in table.names:
-        if name in (by, target) or len(missing_rows(table, [name]).get(name, ())) == table.num_rows:
-            continue
         try:
-            known = without_missing(table, [name], "drop")[0]
-            if read_values(known, name)[1] in DATES:
+            if name not in (by, target) and read_values(without_missing(table, [name], "drop")[0], name)[1] in DATES:
                 dates.append(name)
         except TableError:
             continue
-    if len(dates) != 1:
-        which = f"are several columns of dates ({listed(dates)})" if dates else "are no columns of dates"
-        raise TableError(f"{table.source}: there {which}: name the column of times with --time (time= in Python).")
-    return dates[0]
+    return _only(table, dates, "columns of dates", "name the column of times with --time (time= in Python)")
 
 
-def _only_other(table: Table, by: str | None, time: str) -> str:
-    others = [name for name in table.names if name not in (by, time)]
-    if len(others) != 1:
-        which = f"are several columns ({listed(others)}) to forecast" if others else "are no columns to forecast"
-        raise TableError(f"{table.source}: there {which}: name one with --target (target= in Python).")
-    return others[0]
+def _only(table: Table, names: list[str], what: str, remedy: str) -> str:
+    if len(names) == 1:
+        return names[0]
+    which = f"several {what} ({listed(names)})" if names else f"no {what}"
+    raise TableError(f"{table.source}: there are {which}: {remedy}.")
 
 
 def _series(

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 
 from kernax.solvers import Result, result_name
+from kernax.tables._clock import DATES
 from kernax.tables._dates import UNITS
 from kernax.tables._design import Reading, as_names, feature_names
-from kernax.tables._errors import TableError
 from kernax.tables._many import LEAST_ROWS, fit_table_many
-from kernax.tables._read import Table, as_table
-from kernax.tables._values import group_names, missing_rows, read_values
+from kernax.tables._read import TableError, as_table
+from kernax.tables._values import complete_rows, group_names, read_values
 
 _SQL = {"f8": "double", "f4": "float", "i8": "bigint", "i4": "int", "b1": "boolean"}
 
@@ -43,10 +43,15 @@ def fit_frame(frame: Any, target: str, by: str, *, float64: bool = True, **optio
     read = as_table(frame)
     read = read._replace(categories=read.categories | frozenset(as_names(reading.categories) or []))
     names = feature_names(read, target, reading, [by])
-    if options.get("date_unit") is None:
-        _check_that_none_is_a_date(read, names)
-    complete = _complete(read, [*names, target])
-    named = _complete(read, [by])
+    for name in names if options.get("date_unit") is None else ():
+        rows = np.flatnonzero(complete_rows(read, [name]))
+        if len(rows) and read_values(read.taken(rows), name)[1] in DATES:
+            raise TableError(
+                f"{read.source}: column {name!r} has dates, and each frame would choose a unit for them by its own span: "
+                f"give date_unit={' or '.join(map(repr, UNITS))}."
+            )
+    complete = complete_rows(read, [*names, target])
+    named = complete_rows(read, [by])
     groups = np.full(read.num_rows, None, object)
     groups[named] = group_names(read.taken(np.flatnonzero(named)), by)
     order = [name for name in dict.fromkeys(groups) if name is not None]
@@ -87,24 +92,6 @@ def frame_schema(sample: Any, target: str, by: str, *, float64: bool = True, **o
     columns = fit_frame(sample, target, by, float64=float64, **options)
     types = {name: _SQL.get(np.asarray(columns[name]).dtype.str[1:], "string") for name in columns.columns}
     return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-
-
-def _complete(table: Table, names: list[str]) -> np.ndarray:
-    """Which rows lack no value in these columns."""
-    complete = np.ones(table.num_rows, bool)
-    for rows in missing_rows(table, names).values():
-        complete[rows] = False
-    return complete
-
-
-def _check_that_none_is_a_date(table: Table, names: list[str]) -> None:
-    for name in names:
-        kept = np.flatnonzero(_complete(table, [name]))
-        if len(kept) and read_values(table.taken(kept), name)[1] in ("date", "zoned date"):
-            raise TableError(
-                f"{table.source}: column {name!r} has dates, and each frame would choose a unit for them by its own span: "
-                f"give date_unit={' or '.join(map(repr, UNITS))}."
-            )
 
 
 def _filled(frame: Any, names: list[str]) -> Any:

@@ -4,20 +4,16 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from kernax import learners
 from kernax._spelling import nearest
 from kernax.data import Data
-from kernax.expressions import Built, build_kernel, has_level, written_values
-from kernax.fitting import initialise
+from kernax.expressions import Built, build_kernel, has_level
 from kernax.model import condition
-from kernax.parameters import trainable
 from kernax.reports import Entry
 from kernax.tables._column import Column
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 NORMAL = "normal"
 CLASSES = ("bernoulli", "softmax")
@@ -55,16 +51,6 @@ def built_with_level(
     return kernel, build_kernel(kernel, columns, target_scale=target_scale)
 
 
-def latent_start(built: Built, likelihood: Any, data: Data) -> tuple[Any, Any]:
-    """The latent process at its start, and the tree of what is free."""
-    start = initialise(learners.LatentGP(built.kernel, likelihood), data)
-    kernel = written_values(built, start.kernel)
-    start = eqx.tree_at(lambda m: m.kernel, start, jax.tree.map(jax.numpy.asarray, kernel))
-    every = trainable(start)
-    free = jax.tree.map(lambda mine, held: mine and not held, every.kernel, built.tree(built.held))
-    return start, eqx.tree_at(lambda m: m.kernel, every, free)
-
-
 def loss_of(likelihood: str, target: Column) -> Any:
     """The likelihood as kernax's learners have it."""
     match likelihood:
@@ -79,17 +65,15 @@ def loss_of(likelihood: str, target: Column) -> Any:
     return learners.StudentT(scale=0.3)  # pyright: ignore[reportArgumentType]  # of standardised targets
 
 
-def prediction_names(likelihood: str, target: Column) -> list[str]:
-    """The columns of predictions."""
-    if target.is_category:
-        return ["class", *(f"p_{level}" for level in target.levels)]
-    return ["mean", "sd", "lower", "upper"] if likelihood == NORMAL else ["mean", "lower", "upper"]
-
-
 def class_probabilities(c: Any, rows: Any) -> np.ndarray:
     """The probability of each class, in a column each."""
     found = np.asarray(c.probability(rows), np.float64)
     return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
+
+
+def log_shares(shares: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """The logarithm of the probability of each row's own class."""
+    return np.log(np.maximum(shares[np.arange(len(codes)), codes.astype(int)], 1e-15))
 
 
 def latent_predictions(c: Any, target: Column, rows: Any, level: float, *, noisy: bool) -> dict[str, np.ndarray]:
@@ -132,8 +116,7 @@ def held_out_entries(fit: Any, target: Column) -> list[Entry]:
         out = labels == fold
         if target.is_category:
             shares = class_probabilities(c, fit.data.x)[out]
-            own = shares[np.arange(len(shares)), y[out].astype(int)]
-            density[out], right[out] = np.log(np.maximum(own, 1e-15)), shares.argmax(axis=1) == y[out]
+            density[out], right[out] = log_shares(shares, y[out]), shares.argmax(axis=1) == y[out]
         else:
             density[out] = np.asarray(c.log_density(data.x, data.y), np.float64)[out] - np.log(target.scale)
     how = f"({folds} folds, parameters as fitted)"

@@ -1,9 +1,9 @@
 """Many models of one table: one for each value of a column."""
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -19,18 +19,17 @@ from kernax.fitting._fits import NUM_FACTS
 from kernax.io import register
 from kernax.model import condition
 from kernax.reports import Report
-from kernax.reports._parameters import described_parameters
+from kernax.reports._describe import scalars_of
 from kernax.selection import loo_mse
 from kernax.solvers import AbstractSolver
 from kernax.tables._column import Column, rows_of
-from kernax.tables._design import Reading, make_design, new_inputs
-from kernax.tables._errors import TableError
-from kernax.tables._likelihoods import NORMAL, prediction_names
-from kernax.tables._read import Table, as_table
+from kernax.tables._design import Reading, make_design
+from kernax.tables._likelihoods import NORMAL
+from kernax.tables._read import Table, TableError, refused
 from kernax.tables._report import report_of_table_fits, table_names
 from kernax.tables._solvers import solver_for
 from kernax.tables._start import BLIND_TO_SCALE, mean_square_score, note_on_variances, objective_of, start_of, times
-from kernax.tables._table_fit import DEFAULT_KERNEL, check_level, check_noise, prediction_columns
+from kernax.tables._table_fit import DEFAULT_KERNEL, AbstractTableFit, Answers, check_noise, prediction_columns
 from kernax.tables._values import MAX_LEVELS, group_names
 
 _MOST_ROWS = 20_000
@@ -39,7 +38,7 @@ LEAST_ROWS = 2
 """Of a group: one row does not show how rows differ."""
 
 
-class ManyTableFits(eqx.Module):
+class ManyTableFits(AbstractTableFit):
     """A fitted model for each group of a table, from [`kernax.tables.fit_table_many`][].
 
     It holds the rows of all groups, from which predictions are made, and how columns are read.
@@ -67,16 +66,12 @@ class ManyTableFits(eqx.Module):
     """Notes about the table."""
     solver: AbstractSolver | None = None
     """How the models were conditioned; `None` for `kx.Cholesky()`."""
+    likelihood: ClassVar[str] = NORMAL  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def needs_targets(self) -> bool:
         """Whether a file needs the targets: predictions are made from them."""
         return True
-
-    @property
-    def prediction_names(self) -> list[str]:
-        """The columns that `predict` returns."""
-        return prediction_names(NORMAL, self.target)
 
     def __len__(self) -> int:
         return len(self.fits)
@@ -88,9 +83,7 @@ class ManyTableFits(eqx.Module):
 
         A list of `(x, y)`, standardised.
         """
-        ends = np.cumsum(self.sizes)[:-1]
-        parts = zip(np.split(self.x, ends), np.split(self.y, ends), strict=True)
-        return [(rows_of(self.columns, x, self.y.dtype), y) for x, y in parts]
+        return _parts(self.columns, self.x, self.y, self.sizes)
 
     def table(self) -> dict[str, np.ndarray]:
         """`Fits.table` with the names of the columns and with parameters in the units of the table.
@@ -101,12 +94,8 @@ class ManyTableFits(eqx.Module):
         numbers.
         """
         columns, names = list(self.fits.table().items()), table_names(self, None)
-        # The described parameters of a model of ones are the factors that convert each number.
-        ones = jax.tree.map(lambda leaf: np.ones(leaf.shape[1:]) if eqx.is_array(leaf) else leaf, self.fits.model)
-        described = described_parameters(ones, names, False, most_entries=2**31)
-        factors = [one for one in described if not isinstance(one.value, str)]  # of matrices the table has no columns
         converted = dict(columns[:NUM_FACTS])
-        for (name, values), factor in zip(columns[NUM_FACTS:], factors, strict=True):
+        for (name, values), factor in zip(columns[NUM_FACTS:], scalars_of(self.fits, names), strict=True):
             is_level = name == "mean.value"
             converted[factor.name] = self.target.restored(values) if is_level else values * float(factor.value)
         return converted
@@ -118,9 +107,11 @@ class ManyTableFits(eqx.Module):
 
         An array with an entry for each group; NaN where the fit failed, and for solvers without leave-one-out predictions.
         """
-        if self.solver is not None and _lacks_errors(self.fits[0].model, Data(*self.datasets()[0]), self.solver):
-            return np.full(len(self), np.nan)
-        errors = _of_each(loo_mse, self.fits, self.datasets(), self.solver)
+        if self.solver is not None:
+            first = condition(self.fits[0].model, Data(*self.datasets()[0]), self.solver, throw=False)
+            if first.system.inverse_diagonal() is None:
+                return np.full(len(self), np.nan)
+        errors = score_many(self.fits, self.datasets(), loo_mse, solver=self.solver)
         return self.target.scale * np.sqrt(np.where(self.is_known, errors, np.nan))
 
     @property
@@ -137,72 +128,28 @@ class ManyTableFits(eqx.Module):
         """
         return report_of_table_fits(self)
 
-    def predict(
-        self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
-    ) -> dict[str, np.ndarray]:
-        """Predict the rows of another table, each by the model of its group.
-
-        **Arguments:**
-
-        - `table`, `level`, `noisy`, `missing`: as in [`TableFit.predict`][kernax.tables.TableFit.predict].
-
-        **Returns:**
-
-        Columns `mean`, `sd`, `lower` and `upper`, NaN in rows of groups whose fit failed.
-        """
-        return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
-
-    def predict_rows(
-        self,
-        table: Any,
-        level: float = 0.95,
-        *,
-        noisy: bool = True,
-        missing: Literal["error", "drop"] = "error",
-        model_name: str = "the model",
-    ) -> tuple[dict[str, np.ndarray], np.ndarray, tuple[str, ...]]:
-        """`predict`, with the rows that were kept.
-
-        **Arguments:**
-
-        - `table`, `level`, `noisy`, `missing`: as in `predict`.
-        - `model_name`: what messages call the model.
-
-        **Returns:**
-
-        The columns, the numbers of the rows that were kept, and notes about them.
-        """
-        check_level(level)
-        read = as_table(table)
-        x, kept, notes = new_inputs(read, self.columns, missing=missing, model=model_name, others=[self.by])
-        read = read.taken(kept)
-        names = group_names(read, self.by)
-        numbers = self._numbers(read, names, model_name)
-        mean, variance = np.full(len(kept), np.nan), np.full(len(kept), np.nan)
-        wanted = np.unique(numbers)
-        datasets = self.datasets()
-        rows = [np.flatnonzero(numbers == number) for number in wanted]
-        chosen = {names[some[0]]: datasets[number] for number, some in zip(wanted, rows, strict=True)}
-        points = {name: rows_of(self.columns, x[some], self.y.dtype) for name, some in zip(chosen, rows, strict=True)}
-        answers = predict_many(self.fits[wanted], chosen, points, noisy=noisy, solver=self.solver)
-        for some, answer in zip(rows, answers, strict=True):
-            mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
-        mean[~self.is_known[numbers]] = variance[~self.is_known[numbers]] = np.nan
-        lost = int(np.sum(~np.isfinite(mean)))
-        few = f", or that had fewer than {LEAST_ROWS} rows"
-        notes = (*notes, f"{lost} rows belong to groups whose fit failed{few}: they are left blank") if lost else notes
-        return prediction_columns(self.target, mean, variance, level), kept, notes
-
-    def _numbers(self, table: Table, names: list[str], model_name: str) -> np.ndarray:
-        places: dict[Hashable, int] = {key: number for number, key in enumerate(self.fits.keys)}
-        unknown = [i for i, name in enumerate(names) if name not in places]
+    def _answers(self, table: Table, x: np.ndarray, level: float, noisy: bool, name: str) -> Answers:
+        places = {str(key): number for number, key in enumerate(self.fits.keys)}
+        names, known = group_names(table, self.by), list(places)
+        unknown = [i for i, group in enumerate(names) if group not in places]
         if unknown:
-            near = nearest(names[unknown[0]], map(str, self.fits.keys))
-            raise TableError(
-                f"{table.source}: column {self.by!r} has {names[unknown[0]]!r} in {table.places(unknown)}, a group that "
-                f"{model_name} does not know.{near} It knows {listed(list(map(str, self.fits.keys)), 8)}."
-            )
-        return np.array([places[name] for name in names], dtype=int)
+            group = names[unknown[0]]
+            then = f", a group that {name} does not know.{nearest(group, known)} It knows {listed(known, 8)}."
+            raise refused(table, self.by, f"has {group!r}", unknown, then)
+        numbers, datasets = np.array([places[group] for group in names], int), self.datasets()
+        wanted = np.unique(numbers)
+        rows = [np.flatnonzero(numbers == number) for number in wanted]
+        points = [rows_of(self.columns, x[some], self.y.dtype) for some in rows]
+        answers = predict_many(
+            self.fits[wanted], [datasets[number] for number in wanted], points, noisy=noisy, solver=self.solver
+        )
+        (mean, variance), is_known = np.full((2, len(x)), np.nan), self.is_known
+        for number, some, answer in zip(wanted, rows, answers, strict=True):
+            if is_known[number]:
+                mean[some], variance[some] = np.asarray(answer.mean), np.asarray(answer.variance)
+        lost = int(np.sum(~np.isfinite(mean)))
+        note = f"{lost} rows belong to groups whose fit failed, or that had fewer than {LEAST_ROWS} rows: left blank"
+        return prediction_columns(self.target, mean, variance, level), (note,) if lost else ()
 
     def __repr__(self):
         names = ", ".join(column.name for column in self.columns)
@@ -212,18 +159,15 @@ class ManyTableFits(eqx.Module):
 register(ManyTableFits, name="kernax.tables.ManyTableFits")
 
 
-def _lacks_errors(model: Any, data: Data, solver: AbstractSolver) -> bool:
-    return condition(model, data, solver, throw=False).system.inverse_diagonal() is None
-
-
-def _of_each(quantity: Any, fits: Fits, datasets: list[tuple[Any, np.ndarray]], solver: AbstractSolver | None) -> np.ndarray:
-    """One number for each group, from its model conditioned on its rows."""
-    return score_many(fits, dict(zip(fits.keys, datasets, strict=True)), quantity, solver=solver)
+def _parts(columns: Sequence[Column], x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+    """The dataset of each group; `x` and `y` hold one after another."""
+    ends = np.cumsum(sizes)[:-1]
+    return [(rows_of(columns, x, y.dtype), y) for x, y in zip(np.split(x, ends), np.split(y, ends), strict=True)]
 
 
 def _calibrated(fits: Fits, datasets: list[tuple[Any, np.ndarray]], solver: AbstractSolver | None) -> Fits:
     """Each group's kernel and noise times the factor that makes its leave-one-out errors as large as expected."""
-    factors = _of_each(mean_square_score, fits, datasets, solver)
+    factors = score_many(fits, datasets, mean_square_score, solver=solver)
     factors = np.where(np.isfinite(factors) & (factors > 0), factors, 1.0)
     kernel = times(fits.model.kernel, factors)
     if kernel is None:
@@ -300,21 +244,15 @@ def fit_table_many(
     source = design.table.source
     built = build_kernel(kernel, design.columns, target_scale=design.target.scale)
     dtype = jnp.result_type(float) if dtype is None else dtype
-    rows_of_group: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for row, name in enumerate(group_names(design.table, by)):
-        rows_of_group.setdefault(name, []).append(row)
-    order = np.concatenate([np.array(rows) for rows in rows_of_group.values()])
+        groups.setdefault(name, []).append(row)
+    order, sizes = np.concatenate(list(groups.values())), np.array([len(rows) for rows in groups.values()])
     x, y = design.x[order].astype(dtype), design.y[order].astype(dtype)
-    sizes = np.array([len(rows) for rows in rows_of_group.values()])
-    ends = np.cumsum(sizes)[:-1]
-    datasets = {
-        name: (rows_of(design.columns, own, dtype), targets)
-        for name, own, targets in zip(rows_of_group, np.split(x, ends), np.split(y, ends), strict=True)
-    }
-    largest = sizes.max()
-    if largest > _MOST_ROWS and solver is None:
+    datasets = _parts(design.columns, x, y, sizes)
+    if sizes.max() > _MOST_ROWS and solver is None:
         raise TableError(
-            f"{source}: the largest group has {largest} rows, more than {_MOST_ROWS}: split it, or choose a solver "
+            f"{source}: the largest group has {sizes.max()} rows, more than {_MOST_ROWS}: split it, or choose a solver "
             "(--solver, or solver= in Python)."
         )
     # Starting values suit each dataset, unless some are written: then the others suit the table as a whole.
@@ -325,11 +263,10 @@ def fit_table_many(
     model, free = start_of(built, known, start_data, mean=0.0)
     if not any(jax.tree.leaves(free)):
         raise TableError("there is nothing to fit: every parameter is held fixed.")
-    biggest = datasets[max(rows_of_group, key=lambda name: len(rows_of_group[name]))]
-    solver, reason = solver_for(solver, model, Data(*biggest), select)
+    solver, reason = solver_for(solver, model, Data(*datasets[sizes.argmax()]), select)
     fits = fit_many(
         model,
-        datasets,
+        dict(zip(groups, datasets, strict=True)),
         objective=objective,
         solver=solver,
         trainable=free,
@@ -344,12 +281,11 @@ def fit_table_many(
     is_held = noise is not None or any(built.held)
     notes = design.notes if reason is None else (*design.notes, reason)
     if select in BLIND_TO_SCALE:
-        fits = fits if is_held else _calibrated(fits, list(datasets.values()), solver)
+        fits = fits if is_held else _calibrated(fits, datasets, solver)
         notes = (*notes, note_on_variances(select, is_held))
     few = int(np.sum(sizes < LEAST_ROWS))
     if few:
-        less = f"{few} of {len(datasets)} groups have fewer than {LEAST_ROWS} rows"
-        notes = (*notes, f"{less}: nothing is predicted for them")
+        notes = (*notes, f"{few} of {len(sizes)} groups have fewer than {LEAST_ROWS} rows: nothing is predicted for them")
     return ManyTableFits(
         fits=fits,
         x=x,

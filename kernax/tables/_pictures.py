@@ -12,17 +12,7 @@ _MOST_COLUMNS = 12
 
 
 def pictures_of_latent(fitted: Any, c: Any) -> list[Picture]:
-    """The probability of each class, or the mean of counts, along each column; and how the model was fitted.
-
-    **Arguments:**
-
-    - `fitted`: a `TableFit` of another likelihood than the normal.
-    - `c`: its model, conditioned.
-
-    **Returns:**
-
-    The pictures.
-    """
+    """The probability of each class, or the mean of counts, along each column; and how the model was fitted."""
     drawn, names = Drawn(), [column.name for column in fitted.columns]
     drawn.pictures += pictures_of_model(None, None, None, fit=fitted.fit)
     rest = ", with the other columns at their medians" if len(names) > 1 else ""

@@ -11,10 +11,13 @@ import numpy as np
 from kernax._spelling import listed, nearest
 from kernax.data._columns import Columns, whole
 from kernax.data._files import TEXT, File, opened, without_missing_text
-from kernax.tables._errors import TableError
 
 _EXACT = 2**53
 """From here on, floating-point numbers have no room for every integer."""
+
+
+class TableError(ValueError):
+    """A table that cannot be used as asked. The message names the file, the column and the lines, and says what to do."""
 
 
 class Table(NamedTuple):
@@ -114,8 +117,13 @@ class Table(NamedTuple):
         """
         if self.original is not None:
             return {name: self.original.column(name).to_numpy() for name in self.names}
-        zoned = {name: np.array([_utc(time) for time in self.columns[name]], dtype=object) for name in self.zoned}
+        zoned = {name: _texts(self.columns[name], lambda time: f"{time}Z") for name in self.zoned}
         return {**self.columns, **zoned}
+
+
+def refused(table: Table, name: str, what: str, rows: Sequence[int] | np.ndarray, then: str) -> TableError:
+    """The error of a column with something wrong in some rows."""
+    return TableError(f"{table.source}: column {name!r} {what} in {table.places(rows)}{then}")
 
 
 def _some(lines: Callable[[], np.ndarray | None], rows: np.ndarray) -> np.ndarray | None:
@@ -216,43 +224,39 @@ def _column(columns: Columns, name: Any) -> tuple[np.ndarray, bool]:
     Anything else (lists, durations, bytes) becomes text that is refused where it is used.
     """
     try:
-        given = columns.values(name)
-        values = _plain(given)
+        values = np.asarray(columns.values(name))
+        kind = values.dtype.kind
+        is_odd = values.ndim != 1 or kind in "mVS" or columns.trait(name) == "unreadable"
+        if is_odd or (kind == "O" and any(isinstance(value, _UNREADABLE) for value in values)):
+            return _texts(values, str), False
+        if kind not in "biufM":
+            values = _plain(values)
     except Exception:  # an error of its library: the column may not be needed at all
-        return np.array([repr(value) for value in columns.keys(name)], dtype=object), False
-    if columns.trait(name) == "unreadable" or given.ndim != 1 or given.dtype.kind in "mVS":
-        return values, False
-    if given.dtype == object and any(isinstance(value, _UNREADABLE) for value in given):
-        return values, False
+        return _texts(columns.keys(name), repr), False
+    if kind == "M":
+        return values.astype("M8[us]"), True
     if values.dtype.kind == "f" and np.any(np.abs(values) >= _EXACT):
         whole_numbers = columns.keys(name)
         if all(value is None or isinstance(value, int) for value in whole_numbers):
             # The names of groups must remain distinct; as numbers they are read again from the text.
-            return np.array([None if value is None else str(value) for value in whole_numbers], dtype=object), True
+            return _texts(whole_numbers, str), True
     return values, True
 
 
-def _plain(values: Any) -> np.ndarray:
-    values = np.asarray(values)
-    if values.ndim != 1:
-        return np.array([repr(value) for value in values], dtype=object)
-    if values.dtype.kind in "biuf":
-        return values
-    if values.dtype.kind == "M":
-        return values.astype("M8[us]")
-    if values.dtype.kind == "m":  # text, which is refused where it is used: the unit would be lost
-        return np.array([None if np.isnat(value) else str(value) for value in values], dtype=object)
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Objects as numbers if all are, else as text; booleans as `true` and `false`."""
     some = [value for value in values if value is not None]
     if some and all(isinstance(value, bool | np.bool_) for value in some):
-        return np.array([None if value is None else str(bool(value)).lower() for value in values], dtype=object)
+        return _texts(values, lambda value: str(value).lower())
     if some and all(isinstance(value, int | float | np.number) for value in some):
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return np.array([None if value is None else _text(value) for value in values], dtype=object)
+    return _texts(values, lambda value: (value.isoformat() if hasattr(value, "isoformat") else str(value)).strip())
 
 
-def _utc(time: np.datetime64) -> str | None:
-    return None if np.isnat(time) else f"{time}Z"
+def _texts(values: Any, text: Callable[[Any], str]) -> np.ndarray:
+    """The text of each value, `None` where one is missing."""
+    return np.array([None if value is None or _is_nat(value) else text(value) for value in values], dtype=object)
 
 
-def _text(value: Any) -> str:
-    return (value.isoformat() if hasattr(value, "isoformat") else str(value)).strip()
+def _is_nat(value: Any) -> bool:
+    return isinstance(value, np.datetime64 | np.timedelta64) and bool(np.isnat(value))

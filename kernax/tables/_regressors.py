@@ -68,18 +68,8 @@ def _with_sd(c: Conditioned, fold: Fold) -> Answer:
     return Answer(mean, np.sqrt(np.asarray(variance)))
 
 
-def _baseline(fold: Fold) -> Answer:
-    # Standardised by the training rows: their mean is 0 and their spread 1.
-    return Answer(np.zeros(fold.data.n), np.ones(fold.data.n))
-
-
-def _gp(fold: Fold) -> Answer:
-    return _with_sd(condition(fitted(fold), fold.data, fold.solver), fold)
-
-
-def _gp_loo_density(fold: Fold) -> Answer:
-    model = fitted(fold, loo_negative_log_density, "loo_density")
-    return _with_sd(condition(model, fold.data, fold.solver), fold)
+def _gp(objective: Any = negative_log_marginal_likelihood, name: str = "likelihood") -> Callable[[Fold], Answer]:
+    return lambda fold: _with_sd(condition(fitted(fold, objective, name), fold.data, fold.solver), fold)
 
 
 def _krr(by: Any) -> Callable[[Fold], Answer]:
@@ -92,10 +82,6 @@ def _krr(by: Any) -> Callable[[Fold], Answer]:
         return answer if by == "likelihood" else Answer(answer.mean)
 
     return method
-
-
-def _least_squares(fold: Fold) -> Answer:
-    return Answer(learners.least_squares(fold.plain)(fold.x))
 
 
 def _ridge(fold: Fold) -> Answer:
@@ -124,17 +110,20 @@ def _lasso(fold: Fold) -> Answer:
     return Answer(fold.x @ np.asarray(path.coefficients)[best] + np.asarray(path.intercepts)[best])
 
 
+def _noise_sd(model: Model) -> float:
+    return float(jnp.sqrt(model.noise)) or 1e-3
+
+
 def _svr(fold: Fold) -> Answer:
     """Tube and slope that suit the noise: half its deviation, and the pull of a square at 1.345 of them."""
     model = fitted(fold)
-    sd = float(jnp.sqrt(model.noise)) or 1e-3
-    machine = learners.SVR(model.kernel, penalty=sd / 2.69, epsilon=0.5 * sd)
-    return Answer(condition(machine, fold.data)(fold.rows))
+    sd = _noise_sd(model)
+    return Answer(condition(learners.SVR(model.kernel, penalty=sd / 2.69, epsilon=0.5 * sd), fold.data)(fold.rows))
 
 
 def _huber(fold: Fold) -> Answer:
     model = fitted(fold)
-    sd = float(jnp.sqrt(model.noise)) or 1e-3
+    sd = _noise_sd(model)
     machine = learners.KernelMachine(model.kernel, learners.Huber(1.345 * sd), penalty=0.5 * sd**2)
     return Answer(condition(machine, fold.data)(fold.rows))
 
@@ -151,12 +140,13 @@ def _bagged(fold: Fold) -> Answer:
 
 
 REGRESSORS: dict[str, Callable[[Fold], Answer]] = {
-    "mean": _baseline,
-    "least_squares": _least_squares,
+    # The targets are standardised by the training rows: their mean is 0 and their spread 1.
+    "mean": lambda fold: Answer(np.zeros(fold.data.n), np.ones(fold.data.n)),
+    "least_squares": lambda fold: Answer(learners.least_squares(fold.plain)(fold.x)),
     "ridge": _ridge,
     "lasso": _lasso,
-    "gp": _gp,
-    "gp_loo_density": _gp_loo_density,
+    "gp": _gp(),
+    "gp_loo_density": _gp(loo_negative_log_density, "loo_density"),
     **{f"krr_{by}": _krr(by) for by in ("loo", "gcv", "kfold", "likelihood", "l_curve", "discrepancy")},
     "svr": _svr,
     "huber": _huber,

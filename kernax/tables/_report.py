@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,11 @@ from kernax.reports._page import Picture
 from kernax.reports._parameters import names_of
 from kernax.reports._pictures import pictures_of_many
 from kernax.solvers import is_usable
-from kernax.tables._column import Column, column_names, parts_of, scales_of, values_of
+from kernax.tables._column import Column, parts_of, values_of
 from kernax.tables._likelihoods import CLASSES, COUNTS, NORMAL, held_out_entries
 from kernax.tables._pictures import pictures_of_latent
 
 _MOST_LEVELS = 6
-_ERROR = "leave-one-out RMSE"
 
 
 def report_of_table_fit(fitted: Any, c: Any) -> Report:
@@ -37,38 +35,28 @@ def report_of_table_fit(fitted: Any, c: Any) -> Report:
 def report_of_table_fits(fitted: Any) -> Report:
     """The report of a `ManyTableFits`. Leave-one-out errors are computed when the page is made, and not for its text."""
     table, errors = fitted.table(), functools.cache(fitted.loo_rmse)
-    groups = Table("Groups", _WorstFirst(fitted.by, table, errors), "The worst first.", can_be_searched=True)
+
+    def groups() -> dict[str, np.ndarray]:
+        """Those whose fits failed come first, then those with the largest errors."""
+        order = np.lexsort((-np.nan_to_num(errors(), nan=np.inf), table["result"] == "successful"))
+        rest = {name: values for name, values in table.items() if name != "dataset"}
+        shown = {fitted.by: table["dataset"], "leave-one-out RMSE": errors()} | rest
+        return {name: values[order] for name, values in shown.items()}
 
     def draw() -> list[Picture]:
         spreads = {f"Leave-one-out RMSE of {fitted.target.name}": errors()} | dict(list(table.items())[NUM_FACTS:])
         return pictures_of_many(spreads, fitted.fits, fitted.datasets(), errors(), fitted.columns, fitted.target)
 
     report = dataclasses.replace(report_of_fits(fitted.fits, table, table_names(fitted, None)), draw=draw)
-    return _with_columns(report, fitted, fitted.x, np.asarray(fitted.y, np.float64), (groups,))
-
-
-class _WorstFirst(Mapping[str, np.ndarray]):
-    """The table of many fits with their errors: groups whose fits failed come first, then those with the largest errors."""
-
-    def __init__(self, by: str, table: dict[str, np.ndarray], errors: Callable[[], np.ndarray]):
-        self._table = {by: table["dataset"], _ERROR: None} | {name: own for name, own in table.items() if name != "dataset"}
-        self._errors = errors
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        order = np.lexsort((-np.nan_to_num(self._errors(), nan=np.inf), self._table["result"] == "successful"))
-        return (self._errors() if name == _ERROR else self._table[name])[order]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
-
-    def __len__(self) -> int:
-        return len(self._table)
+    worst_first = Table("Groups", groups, "The worst first.", can_be_searched=True)
+    return _with_columns(report, fitted, fitted.x, np.asarray(fitted.y, np.float64), (worst_first,))
 
 
 def table_names(fitted: Any, data: Any) -> Any:
     """What reports call columns, target and parameters, and the factors that convert them to the units of the table."""
-    scales = scales_of(fitted.columns, fitted.target)
-    return names_of(data, column_names(fitted.columns), fitted.target.name, scales, parts_of(fitted.columns))
+    names = [f"{column.name} ({column.unit})" if column.is_date else column.name for column in fitted.columns]
+    scales = tuple(column.scale for column in fitted.columns), fitted.target.scale
+    return names_of(data, names, fitted.target.name, scales, parts_of(fitted.columns))
 
 
 def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, tables: tuple[Table, ...]) -> Report:
@@ -82,7 +70,7 @@ def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, tab
     if fitted.notes:
         own.append(Table("Notes", {"about the table and the fit": list(fitted.notes)}))
     inputs = ", ".join(column.name for column in fitted.columns)
-    several = f" for each of {len(fitted)} groups by {fitted.by}" if hasattr(fitted, "by") else ""
+    several = f" for each of {len(fitted)} groups by {fitted.by}" if fitted.by else ""
     return dataclasses.replace(
         report,
         title=f"{fitted.target.name} from {inputs}{several}",

@@ -6,7 +6,7 @@ from typing import Any
 from kernax._spelling import nearest
 from kernax.data import Data
 from kernax.solvers import CG, AbstractSolver, Cholesky, Eigh, LowRank, StateSpace, Vecchia, as_code, suggest_solver
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 AUTO = "auto"
 _SOLVERS: dict[str, Any] = {
@@ -38,50 +38,37 @@ def parse_solver(text: str) -> AbstractSolver:
     if name not in _SOLVERS:
         known = ", ".join((AUTO, *_SOLVERS))
         raise TableError(f"there is no solver {name!r}.{nearest(name, (AUTO, *_SOLVERS))} They are {known}.")
-    known = _options_of(_SOLVERS[name])
-    options = dict(_option(part, name, known) for part in rest.split(",") if part.strip())
+    kinds = {key: _kind(parameter) for key, parameter in inspect.signature(_SOLVERS[name]).parameters.items()}
+    known = {key: kind for key, kind in kinds.items() if kind is not None}
+    options = {}
+    for part in filter(str.strip, rest.split(",")):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key not in known:
+            has = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise TableError(f"the solver {name} has no option {key!r}.{nearest(key, known)} Write {name} alone; {has}.")
+        kind, example = known[key]
+        remedy = f"write {name}:{key}={example}."
+        if not value:
+            raise TableError(f"the option {key!r} of the solver {name} has no value: {remedy}")
+        try:
+            options[key] = kind(value)
+        except ValueError:
+            raise TableError(f"the solver {name} needs {_KINDS[kind]} for {key}, got {value!r}: {remedy}") from None
     try:
         return _SOLVERS[name](**options)
     except ValueError as error:
         raise TableError(f"solver {text!r}: {error}") from None
 
 
-def _options_of(solver: Any) -> dict[str, tuple[type, Any]]:
-    """The options of a solver that are numbers or text: the type and an example of each."""
-    found = {}
-    for name, parameter in inspect.signature(solver).parameters.items():
-        if type(parameter.default) in _KINDS:
-            found[name] = (type(parameter.default), parameter.default)
-        elif parameter.annotation == float | None:
-            found[name] = (float, 1e-6)
-    return found
-
-
-def _option(part: str, name: str, known: dict[str, tuple[type, Any]]) -> tuple[str, Any]:
-    key, equals, value = (word.strip() for word in part.partition("="))
-    if key not in known:
-        has = f"its options are {', '.join(known)}" if known else "it has no options"
-        raise TableError(f"the solver {name} has no option {key!r}.{nearest(key, known)} Write {name} alone; {has}.")
-    kind, example = known[key]
-    if not equals or not value:
-        raise TableError(f"the option {key!r} of the solver {name} has no value: write {name}:{key}={example}.")
-    try:
-        return key, kind(value)
-    except ValueError:
-        raise TableError(
-            f"the solver {name} needs {_KINDS[kind]} for {key}, got {value!r}: write {name}:{key}={example}."
-        ) from None
+def _kind(parameter: inspect.Parameter) -> tuple[type, Any] | None:
+    """The type and an example of an option of a solver; `None` if it is neither a number nor text."""
+    if parameter.annotation == float | None:
+        return float, 1e-6
+    return (type(parameter.default), parameter.default) if type(parameter.default) in _KINDS else None
 
 
 def solver_for(solver: Any, model: Any, data: Data, select: str) -> tuple[AbstractSolver | None, str | None]:
-    """The solver that was asked for, `None` for the default; and a note if it was suggested.
-
-    **Arguments:**
-
-    - `solver`: a solver, text for `parse_solver`, or `auto` for the one that `kx.suggest_solver` suggests.
-    - `model`, `data`: what is fitted.
-    - `select`: what is minimised.
-    """
+    """The solver that was asked for by text or as it is, `None` for the default; and a note if it was suggested."""
     if solver is None or isinstance(solver, AbstractSolver):
         return solver, None
     if not isinstance(solver, str):

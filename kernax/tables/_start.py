@@ -27,7 +27,7 @@ from kernax.selection import (
     negative_log_marginal_likelihood,
 )
 from kernax.solvers import AbstractSolver, Cholesky, Result, check_memory
-from kernax.tables._errors import TableError
+from kernax.tables._read import TableError
 
 
 def shuffled_kfold_mse(c: Conditioned) -> Float[Array, ""]:
@@ -74,15 +74,23 @@ def start_of(built: Built, noise: float | None, data: Data | None, *, mean: Any 
     """
     variance: Any = 0.1 if noise is None else noise
     model = Model(built.kernel, variance) if mean is None else Model(built.kernel, variance, mean)
+    model, free = started(built, model, data)
+    if noise is None:
+        return model, free
+    if data is not None:
+        model = eqx.tree_at(lambda m: m.noise, model, jnp.asarray(noise, data.dtype))
+    return model, eqx.tree_at(lambda m: m.noise, free, False)
+
+
+def started(built: Built, model: Any, data: Data | None) -> tuple[Any, Any]:
+    """The model with values that suit the data where none were written, and the tree of what is free."""
     if data is not None:
         model = initialise(model, data)
         kernel = jax.tree.map(jnp.asarray, written_values(built, model.kernel))
         model = eqx.tree_at(lambda m: m.kernel, model, kernel)
-        if noise is not None:
-            model = eqx.tree_at(lambda m: m.noise, model, jnp.asarray(noise, data.dtype))
-    free = jax.tree.map(lambda mine, held: mine and not held, trainable(model).kernel, built.tree(built.held))
-    flags = eqx.tree_at(lambda m: m.kernel, trainable(model), free)
-    return model, flags if noise is None else eqx.tree_at(lambda m: m.noise, flags, False)
+    every = trainable(model)
+    free = jax.tree.map(lambda mine, held: mine and not held, every.kernel, built.tree(built.held))
+    return model, eqx.tree_at(lambda m: m.kernel, every, free)
 
 
 def suited_to_series(model: Any, built: Built, data: Data, solver: AbstractSolver | None) -> Any:
@@ -122,14 +130,13 @@ def with_calibrated_variance(
     """
     if select not in BLIND_TO_SCALE:
         return model, None
-    if is_held:
-        return model, note_on_variances(select, is_held)
-    factor = float(mean_square_score(condition(model, data, solver)))
-    if not np.isfinite(factor) or not factor > 0:
-        return model, None
-    kernel = times(model.kernel, factor)
-    kernel = Scale(model.kernel, factor) if kernel is None else kernel  # pyright: ignore[reportArgumentType]
-    model = eqx.tree_at(lambda m: (m.kernel, m.noise), model, (kernel, model.noise * factor))
+    if not is_held:
+        factor = float(mean_square_score(condition(model, data, solver)))
+        if not np.isfinite(factor) or not factor > 0:
+            return model, None
+        kernel = times(model.kernel, factor)
+        kernel = Scale(model.kernel, factor) if kernel is None else kernel  # pyright: ignore[reportArgumentType]
+        model = eqx.tree_at(lambda m: (m.kernel, m.noise), model, (kernel, model.noise * factor))
     return model, note_on_variances(select, is_held)
 
 

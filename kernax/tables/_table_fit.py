@@ -1,9 +1,10 @@
 """One model of a table: fitted, asked for predictions in the table's units, kept in a file."""
 
+import abc
 import os
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from jaxtyping import Int
 from kernax.data import Data
 from kernax.fitting import Fit, fit
 from kernax.io import register
+from kernax.learners import LatentGP
 from kernax.model import condition
 from kernax.parameters import at_bound
 from kernax.posterior import predict
@@ -21,70 +23,43 @@ from kernax.reports import Report
 from kernax.solvers import AbstractSolver, Result
 from kernax.tables._column import Column, rows_of
 from kernax.tables._design import Reading, make_design, new_inputs
-from kernax.tables._errors import TableError
 from kernax.tables._likelihoods import (
     NORMAL,
     built_with_level,
     chosen_likelihood,
     latent_predictions,
-    latent_start,
     loss_of,
-    prediction_names,
     role_of,
 )
-from kernax.tables._read import as_table
+from kernax.tables._read import Table, TableError, as_table
 from kernax.tables._report import report_of_table_fit
 from kernax.tables._solvers import solver_for
-from kernax.tables._start import objective_of, start_of, suited_to_series, with_calibrated_variance
+from kernax.tables._start import objective_of, start_of, started, suited_to_series, with_calibrated_variance
 from kernax.tables._values import MAX_LEVELS
 
 DEFAULT_KERNEL = "matern52"
+Answers: TypeAlias = tuple[dict[str, np.ndarray], tuple[str, ...]]
+"""Columns of predictions, and notes about them."""
 
 
-class TableFit(eqx.Module):
-    """A fitted model and how the columns of its table are read, from [`kernax.tables.fit_table`][].
+class AbstractTableFit(eqx.Module):
+    """A model of a table, or one of each of its groups."""
 
-    `kx.save` and `kx.load` save and load it.
-    """
+    columns: eqx.AbstractVar[tuple[Column, ...]]
+    target: eqx.AbstractVar[Column]
+    likelihood: eqx.AbstractVar[str]
+    by: eqx.AbstractVar[Any]
 
-    fit: Fit
-    """The fit to standardised numbers."""
-    columns: tuple[Column, ...]
-    """How each input is read, in the order of the model's columns."""
-    target: Column
-    """How the target is read."""
-    kernel: str = eqx.field(static=True)
-    """The expression, as it was written."""
-    selected_by: str = eqx.field(static=True)
-    """What was minimised."""
-    source: str = eqx.field(static=True)
-    """The table's file."""
-    notes: tuple[str, ...] = eqx.field(static=True)
-    """Notes about the table: units of dates, rows that were dropped or drawn at random."""
-    lines: Int[np.ndarray, " n"] | None = None
-    """The line of each row in its file, if that is text."""
-    likelihood: str = eqx.field(static=True, default=NORMAL)
-    """Of the target, given the function; `normal` for numbers."""
-
-    @property
-    def data(self) -> Data:
-        """The training rows, standardised."""
-        assert self.fit.data is not None
-        return self.fit.data
+    @abc.abstractmethod
+    def _answers(self, table: Table, x: np.ndarray, level: float, noisy: bool, name: str) -> Answers:
+        """Predictions for a table that lacks no values, `x` being its inputs, and notes; `name` is that of the model."""
 
     @property
     def prediction_names(self) -> list[str]:
         """The columns that `predict` returns."""
-        return prediction_names(self.likelihood, self.target)
-
-    def conditioned(self) -> Any:
-        """Condition the model on the training rows.
-
-        **Returns:**
-
-        A `Conditioned`, in standardised units.
-        """
-        return condition(self.fit.model, self.data, self.fit.solver)
+        if self.target.is_category:
+            return ["class", *(f"p_{level}" for level in self.target.levels)]
+        return ["mean", "sd", "lower", "upper"] if self.likelihood == NORMAL else ["mean", "lower", "upper"]
 
     def predict(
         self, table: Any, level: float = 0.95, *, noisy: bool = True, missing: Literal["error", "drop"] = "error"
@@ -101,7 +76,8 @@ class TableFit(eqx.Module):
         **Returns:**
 
         Columns `mean`, `sd`, `lower` and `upper`. For a target of classes the columns are `class`, the most probable one,
-        and the probability of each: `p_yes`, `p_no`. Other likelihoods than the normal have no `sd`.
+        and the probability of each: `p_yes`, `p_no`. Other likelihoods than the normal have no `sd`. With many models, each
+        row is predicted by the model of its group; NaN if the fit of the group failed.
         """
         return self.predict_rows(table, level, noisy=noisy, missing=missing)[0]
 
@@ -126,13 +102,59 @@ class TableFit(eqx.Module):
         The columns, the numbers of the rows that were kept, and notes about them.
         """
         check_level(level)
-        x, kept, notes = new_inputs(as_table(table), self.columns, missing=missing, model=model_name)
-        rows = rows_of(self.columns, x, self.data.dtype)
-        c = self.conditioned()
+        read, others = as_table(table), [] if self.by is None else [self.by]
+        x, kept, notes = new_inputs(read, self.columns, missing=missing, model=model_name, others=others)
+        answers, more = self._answers(read.taken(kept), x, level, noisy, model_name)
+        return answers, kept, (*notes, *more)
+
+
+class TableFit(AbstractTableFit):
+    """A fitted model and how the columns of its table are read, from [`kernax.tables.fit_table`][].
+
+    `kx.save` and `kx.load` save and load it.
+    """
+
+    fit: Fit
+    """The fit to standardised numbers."""
+    columns: tuple[Column, ...]
+    """How each input is read, in the order of the model's columns."""
+    target: Column
+    """How the target is read."""
+    kernel: str = eqx.field(static=True)
+    """The expression, as it was written."""
+    selected_by: str = eqx.field(static=True)
+    """What was minimised."""
+    source: str = eqx.field(static=True)
+    """The table's file."""
+    notes: tuple[str, ...] = eqx.field(static=True)
+    """Notes about the table: units of dates, rows that were dropped or drawn at random."""
+    lines: Int[np.ndarray, " n"] | None = None
+    """The line of each row in its file, if that is text."""
+    likelihood: str = eqx.field(static=True, default=NORMAL)
+    """Of the target, given the function; `normal` for numbers."""
+    by: ClassVar[str | None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def data(self) -> Data:
+        """The training rows, standardised."""
+        assert self.fit.data is not None
+        return self.fit.data
+
+    def conditioned(self) -> Any:
+        """Condition the model on the training rows.
+
+        **Returns:**
+
+        A `Conditioned`, in standardised units.
+        """
+        return condition(self.fit.model, self.data, self.fit.solver)
+
+    def _answers(self, table: Table, x: np.ndarray, level: float, noisy: bool, name: str) -> Answers:
+        c, rows = self.conditioned(), rows_of(self.columns, x, self.data.dtype)
         if self.likelihood != NORMAL:
-            return latent_predictions(c, self.target, rows, level, noisy=noisy), kept, notes
+            return latent_predictions(c, self.target, rows, level, noisy=noisy), ()
         mean, variance = predict(c, rows, noisy=noisy)[:2]
-        return prediction_columns(self.target, mean, variance, level), kept, notes
+        return prediction_columns(self.target, mean, variance, level), ()
 
     def report(self, conditioned: Any = None) -> Report:
         """Describe the fit with the names and in the units of the table.
@@ -237,7 +259,7 @@ def fit_table(
         model, free = start_of(built, None if noise is None else noise / design.target.scale**2, data)
     else:
         _check_latent(likelihood, select, noise)
-        model, free = latent_start(built, loss_of(likelihood, design.target), data)
+        model, free = started(built, LatentGP(built.kernel, loss_of(likelihood, design.target)), data)
     solver, reason = solver_for(solver, model, data, select)
     if any(jax.tree.leaves(free)):
         model = suited_to_series(model, built, data, solver)

@@ -4,22 +4,15 @@ import re
 
 import numpy as np
 
-from kernax.tables._dates import (
-    FIRST,
-    LAST,
-    looks_like_date,
-    looks_like_other_date,
-    microseconds,
-)
-from kernax.tables._errors import TableError
-from kernax.tables._read import Table
-from kernax.tables._write import time_text
+from kernax.tables._dates import FIRST, ISO, LAST, OTHER, microseconds, time_text
+from kernax.tables._read import Table, TableError, refused
 
 BOOLEANS = ("false", "true")
-_WHOLE = re.compile(r"-?\d+\.0+")
 MAX_LEVELS = 50
 """How many categories a column may have, unless another limit is given."""
+_WHOLE = re.compile(r"-?\d+\.0+")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,.' ]\d{3})*[,.]\d+|[+-]?\d+,\d+|[+-]?\d{1,3}([,' ]\d{3})+")
+_CORRECT = ": correct or remove these rows."
 
 
 def missing_rows(table: Table, names: list[str]) -> dict[str, np.ndarray]:
@@ -27,13 +20,18 @@ def missing_rows(table: Table, names: list[str]) -> dict[str, np.ndarray]:
     found = {}
     for name in names:
         values = table.column(name)
-        if values.dtype == object:
-            rows = np.flatnonzero(np.array([value is None for value in values]))
-        else:
-            rows = np.flatnonzero(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
-        if len(rows):
-            found[name] = rows
+        missing = np.array([value is None for value in values]) if values.dtype == object else values != values
+        if missing.any():
+            found[name] = np.flatnonzero(missing)
     return found
+
+
+def complete_rows(table: Table, names: list[str]) -> np.ndarray:
+    """Which rows lack no value in these columns."""
+    complete = np.ones(table.num_rows, bool)
+    for rows in missing_rows(table, names).values():
+        complete[rows] = False
+    return complete
 
 
 def without_missing(table: Table, names: list[str], missing: str) -> tuple[Table, np.ndarray]:
@@ -50,13 +48,10 @@ def without_missing(table: Table, names: list[str], missing: str) -> tuple[Table
             f"{table.source}: values are missing: {found_in}{more}. Fill them in, drop these rows (--missing drop, or "
             "missing='drop' in Python), or leave the column out."
         )
-    dropped = np.zeros(table.num_rows, bool)
-    for rows in found.values():
-        dropped[rows] = True
-    if dropped.all():
-        raise TableError(f"{table.source}: every row lacks a value in {', '.join(map(repr, found))}: no rows remain.")
-    note = f"{dropped.sum()} of {table.num_rows} rows dropped: values are missing in {', '.join(map(repr, found))}"
-    kept = np.flatnonzero(~dropped)
+    kept, lacking = np.flatnonzero(complete_rows(table, names)), ", ".join(map(repr, found))
+    if not len(kept):
+        raise TableError(f"{table.source}: every row lacks a value in {lacking}: no rows remain.")
+    note = f"{table.num_rows - len(kept)} of {table.num_rows} rows dropped: values are missing in {lacking}"
     return table.taken(kept)._replace(notes=(*table.notes, note)), kept
 
 
@@ -64,27 +59,28 @@ def read_values(table: Table, name: str, *, role: str = "feature") -> tuple[np.n
     """The values of a column that lacks none, and its kind: numbers, microseconds since 1970, or texts of categories."""
     values = table.column(name)
     if name in table.unreadable:
-        raise TableError(
-            f"{table.source}: column {name!r} has {str(values[0])[:60]!r} in {table.places(range(len(values)))}, and kernax "
-            f"takes numbers, dates and text: {leave_out(name)}, or encode it as numbers."
-        )
+        then = f", and kernax takes numbers, dates and text: {leave_out(name)}, or encode it as numbers."
+        raise refused(table, name, f"has {str(values[0])[:60]!r}", range(len(values)), then)
     if values.dtype.kind == "b" or role == "classes" or (name in table.categories and role in ("feature", "any")):
         return level_names(table, name), "category"
     if values.dtype.kind == "M":
-        _check_days(table, name, values.astype(np.int64))
-        return values.astype(np.int64).astype(np.float64), "zoned date" if name in table.zoned else "date"
-    if values.dtype != object:
-        return _finite(table, name, values.astype(np.float64)), "number"
-    numbers = [number_of(value) for value in values]
-    if all(number is not None for number in numbers):
-        return _finite(table, name, np.array(numbers, dtype=np.float64)), "number"
-    lowered = [value.lower() for value in values]
-    if all(value in BOOLEANS for value in lowered):
-        return level_names(table, name), "category"
-    dates = [looks_like_date(value) for value in values]
-    if sum(dates) * 2 > len(values):
-        return _dates(table, name, values)
-    _check_text(table, name, values, [i for i, number in enumerate(numbers) if number is None])
+        times = values.astype(np.int64)
+        wrong = np.flatnonzero((times < FIRST) | (times > LAST))
+        if len(wrong):
+            raise refused(table, name, "has days before the year 1 or after 9999", wrong, _CORRECT)
+        return times.astype(np.float64), "zoned date" if name in table.zoned else "date"
+    numbers = [number_of(value) for value in values] if values.dtype == object else values
+    wrong = [i for i, number in enumerate(numbers) if number is None] if values.dtype == object else []
+    if not wrong:
+        numbers = np.asarray(numbers, np.float64)
+        infinite = np.flatnonzero(~np.isfinite(numbers))
+        if len(infinite):
+            raise refused(table, name, "is infinite", infinite, _CORRECT)
+        return numbers, "number"
+    if not all(value.lower() in BOOLEANS for value in values):
+        if 2 * sum(ISO.fullmatch(value) is not None for value in values) > len(values):
+            return _dates(table, name, values)
+        _check_text(table, name, values, wrong)
     return level_names(table, name), "category"
 
 
@@ -108,29 +104,9 @@ def leave_out(name: str) -> str:
     return f"leave it out (--drop {name}, or ignore={name!r} in Python)"
 
 
-def _check_days(table: Table, name: str, times: np.ndarray) -> None:
-    wrong = np.flatnonzero((times < FIRST) | (times > LAST))
-    if len(wrong):
-        raise TableError(
-            f"{table.source}: column {name!r} has days before the year 1 or after 9999 in {table.places(wrong)}: correct or "
-            "remove these rows."
-        )
-
-
-def _finite(table: Table, name: str, numbers: np.ndarray) -> np.ndarray:
-    wrong = np.flatnonzero(~np.isfinite(numbers))
-    if len(wrong):
-        raise TableError(
-            f"{table.source}: column {name!r} is infinite in {table.places(wrong)}: correct or remove these rows."
-        )
-    return numbers
-
-
 def number_of(text: str) -> float | None:
-    if "_" in text:  # Python would read 1_000
-        return None
     try:
-        return float(text)
+        return None if "_" in text else float(text)  # Python would read 1_000
     except ValueError:
         return None
 
@@ -139,36 +115,31 @@ def _dates(table: Table, name: str, values: np.ndarray) -> tuple[np.ndarray, str
     times = [microseconds(value) for value in values]
     wrong = [i for i, time in enumerate(times) if time is None]
     if wrong:
+        what = f"holds dates, but {values[wrong[0]]!r} is not one,"
+        raise refused(table, name, what, wrong, ": write it as 2020-01-31 or 2020-01-31T12:00:00.")
+    numbers, zoned = np.array(times, dtype=np.float64).T
+    if 0 < zoned.sum() < len(zoned):
+        fewer = 2 * zoned.sum() <= len(zoned)
+        where, word = table.places(np.flatnonzero(zoned == fewer)), "have" if fewer else "lack"
         raise TableError(
-            f"{table.source}: column {name!r} holds dates, but {values[wrong[0]]!r} is not one, in {table.places(wrong)}: "
-            "write it as 2020-01-31 or 2020-01-31T12:00:00."
+            f"{table.source}: column {name!r} has times with and without a time zone; {where} {word} one: give all of them "
+            "a zone, or none."
         )
-    zoned = [i for i, time in enumerate(times) if time is not None and time[1]]
-    if zoned and len(zoned) < len(times):
-        some, word = (
-            (zoned, "have") if 2 * len(zoned) <= len(times) else (sorted(set(range(len(times))) - set(zoned)), "lack")
-        )
-        raise TableError(
-            f"{table.source}: column {name!r} has times with and without a time zone; {table.places(some)} {word} one: "
-            "give all of them a zone, or none."
-        )
-    numbers = np.array([time[0] for time in times if time is not None], dtype=np.float64)
-    return numbers, "zoned date" if zoned else "date"
+    return numbers, "zoned date" if zoned.any() else "date"
 
 
 def _check_text(table: Table, name: str, values: np.ndarray, wrong: list[int]) -> None:
     """Raise `TableError` for text that looks like numbers or dates that are written in another way."""
-    first, where = values[wrong[0]], table.places(wrong)
-    start = f"{table.source}: column {name!r} has {first!r} in {where}"
+    first = values[wrong[0]]
     if _GROUPED.fullmatch(first):
-        raise TableError(
-            f"{start}, which may be a decimal comma or a thousands separator: kernax does not guess. Write numbers "
-            "as 1234.5."
-        )
-    if looks_like_other_date(first):
-        raise TableError(f"{start}, a date that may be read in two ways: write dates as 2020-01-31 (ISO 8601).")
-    if 2 * len(wrong) <= len(values):
-        raise TableError(
-            f"{start}, but numbers elsewhere: correct these rows, or read the column as categories (--categories {name}, or "
+        then = ", which may be a decimal comma or a thousands separator: kernax does not guess. Write numbers as 1234.5."
+    elif OTHER.fullmatch(first.split(" ")[0]):
+        then = ", a date that may be read in two ways: write dates as 2020-01-31 (ISO 8601)."
+    elif 2 * len(wrong) <= len(values):
+        then = (
+            f", but numbers elsewhere: correct these rows, or read the column as categories (--categories {name}, or "
             f"categories={name!r} in Python)."
         )
+    else:
+        return
+    raise refused(table, name, f"has {first!r}", wrong, then)

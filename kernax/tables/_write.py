@@ -8,7 +8,8 @@ from typing import IO, Any
 import numpy as np
 
 from kernax.io._file import whole_file
-from kernax.tables._errors import TableError
+from kernax.tables._dates import time_text
+from kernax.tables._read import TableError
 
 ENDINGS = (".csv", ".parquet", ".pq", ".feather", ".arrow")
 """The endings of files that tables are written to."""
@@ -69,11 +70,6 @@ def _cells(values: Any) -> list:
     return ["" if value is None else value for value in values.tolist()]
 
 
-def time_text(time: np.datetime64) -> str:
-    """A day, with the time of day if it is not midnight."""
-    return str(time).removesuffix("T00:00:00.000000").removesuffix(".000000")
-
-
 def _arrow(values: Any) -> Any:
     """Text that is all numbers, as of a CSV file, becomes numbers, if nothing is lost: `007` stays text."""
     import pyarrow
@@ -83,10 +79,9 @@ def _arrow(values: Any) -> Any:
         return pyarrow.array(values)
     texts = [None if value is None or value == "" else str(value) for value in values]
     numbers = [None if text is None else _number(text) for text in texts]
-    if all(number is not None or text is None for number, text in zip(numbers, texts, strict=True)):
-        is_whole = all(isinstance(number, int) for number in numbers if number is not None)
-        return pyarrow.array(numbers if is_whole else [None if n is None else float(n) for n in numbers])
-    return pyarrow.array(texts)
+    if any(number is None and text is not None for number, text in zip(numbers, texts, strict=True)):
+        return pyarrow.array(texts)
+    return pyarrow.array(numbers)
 
 
 def _number(text: str) -> int | float | None:

@@ -1,15 +1,16 @@
-"""`kernax predict`: a model and a new table become predictions."""
+"""`kernax predict` and `kernax report`: what a saved model says."""
 
 import os
 from typing import Annotated
 
-import numpy as np
 import typer
 
+from kernax.cli import _console as console
 from kernax.cli import _options as options
-from kernax.cli._console import check_output, deliver, set_precision
 from kernax.io import FileError, load
+from kernax.io._file import whole_file
 from kernax.tables import ManyTableFits, TableError, TableFit, read_table
+from kernax.tables._table_fit import check_level
 
 
 def predict(
@@ -24,14 +25,12 @@ def predict(
     prefix: Annotated[str, typer.Option("--prefix", help="Prefix for the new columns.")] = "",
     missing: options.Missing = "error",
     json: options.Json = False,
-    no_cache: options.NoCache = False,
 ) -> None:
     """Predict the rows of a table: mean, sd, lower and upper in the target's units, or classes and their probabilities."""
-    check_output(None if output == "-" else output, [data, model], options.TABLES)
-    if not 0 < level < 1:
-        raise TableError(f"--level must be a probability between 0 and 1, got {level:g}.")
-    set_precision(False)
-    fitted = load_model(model)
+    console.check_output(None if output == "-" else output, [data, model], options.TABLES)
+    check_level(level)
+    console.set_precision(False)
+    fitted = _loaded(model)
     table = read_table(data)
     new = {name: f"{prefix}{name}" for name in fitted.prediction_names}
     taken = [name for name in new.values() if name in table.columns]
@@ -40,13 +39,22 @@ def predict(
             f"{data}: the column {taken[0]!r} exists already: give --prefix, or --only to write only the new columns."
         )
     answers, kept, notes = fitted.predict_rows(table, level, noisy=not function, missing=missing, model_name=model)
-    own = {} if only else table.taken(kept).copied()
-    columns: dict[str, np.ndarray] = {**own, **{new[name]: values for name, values in answers.items()}}
+    columns = ({} if only else table.taken(kept).copied()) | {new[name]: values for name, values in answers.items()}
     sentence = f"{len(kept)} predictions of {fitted.target.name}"
-    deliver(columns, output, {"rows": len(kept), "level": level}, notes, sentence, json)
+    console.deliver(columns, output, {"rows": len(kept), "level": level}, notes, sentence, json)
 
 
-def load_model(path: str) -> TableFit | ManyTableFits:
+def report(model: options.Model, output: options.Output = "report.html") -> None:
+    """Write one self-contained HTML page about a model, or about many: numbers, pictures and advice."""
+    console.check_output(output, [model], (".html", ".htm"))
+    console.set_precision(False)
+    text = _loaded(model).report().to_html()
+    with whole_file(output) as file:
+        file.write(text.encode())
+    typer.echo(f"{model} → {output}")
+
+
+def _loaded(path: str) -> TableFit | ManyTableFits:
     """The model in a file. Raises `FileError` that says what else the file is."""
     if os.path.isdir(path):
         raise FileError(f"{path}: this is a folder; give the file of a model.")
