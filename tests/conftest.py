@@ -65,3 +65,8 @@ def forget_programs():
     """A file's programs are of no use to the next. A process may hold some ten thousand of them, and then crashes."""
     yield
     jax.clear_caches()
+
+
+def pytest_unconfigure():
+    """What was frozen is freed, or DuckDB complains of leaks at the end of the process."""
+    gc.unfreeze()
