@@ -152,10 +152,13 @@ def test_report_is_a_function_and_no_module():
     assert inspect.ismodule(importlib.import_module("kernax.reports"))
 
 
-def test_plot_is_imported_on_first_use_only():
+def test_plot_and_scipy_are_imported_on_first_use_only():
     code = """
-import sys, kernax as kx
+import sys, jax
+known = set(sys.modules)
+import kernax as kx
 assert not [name for name in sys.modules if name.startswith(("matplotlib", "kernax.plot"))]
+assert not [name for name in set(sys.modules) - known if name.startswith("scipy.")]
 sys.modules["matplotlib"] = None
 assert not hasattr(kx, "plot")
 try:

@@ -1,10 +1,10 @@
 """Scores of forecasts."""
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr, ndtri
 
 
 def gaussian_crps(observed: Any, mean: Any, sd: Any) -> Float[np.ndarray, "..."]:
@@ -21,6 +21,8 @@ def gaussian_crps(observed: Any, mean: Any, sd: Any) -> Float[np.ndarray, "..."]
 
     An array of scores.
     """
+    from scipy.special import ndtr  # not with kernax: it takes a while to import
+
     observed, mean, sd = (np.asarray(part, float) for part in (observed, mean, sd))
     error = observed - mean
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -70,4 +72,4 @@ def half_width(level: float) -> float:
     """Half the width of the central interval of this probability, in standard deviations."""
     if not 0 < level < 1:
         raise ValueError(f"level must be a probability between 0 and 1, got {level!r}.")
-    return float(ndtri(0.5 + 0.5 * level))
+    return NormalDist().inv_cdf(0.5 + 0.5 * level)

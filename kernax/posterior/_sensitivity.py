@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 from jaxtyping import Array, Float, Key
 
 from kernax._arrays import is_concrete, whole_number
@@ -155,8 +154,10 @@ def _closed(c: Conditioned, inputs: tuple[Inputs, ...]) -> Shares | None:
 
 def _design(number: int, inputs: tuple[Inputs, ...], key: Key[Array, ""], dtype: Any) -> Float[Array, "m d"]:
     """Rows A, rows B, and for each column the rows A with that column from B: Sobol points, shifted at random."""
+    from scipy.stats import qmc  # takes half a second to import
+
     d = len(inputs)
-    points = jnp.asarray(scipy.stats.qmc.Sobol(2 * d, scramble=False).random(number), dtype)
+    points = jnp.asarray(qmc.Sobol(2 * d, scramble=False).random(number), dtype)
     levels = (points + jax.random.uniform(key, (2 * d,), dtype)) % 1.0
     # Away from 0 and 1, where quantiles are infinite.
     edge = jnp.finfo(dtype).eps

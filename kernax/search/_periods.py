@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import scipy.signal
 
 _DEGREE = 3
 """Of the polynomial that is taken out first, as a trend."""
@@ -33,6 +32,8 @@ def likely_periods(x: np.ndarray, y: np.ndarray, number: int) -> list[float]:
 
     A list of periods. It is empty if there are too few rows, or values that are not finite, or no variation.
     """
+    from scipy.signal import lombscargle  # not with kernax: it takes a while to import
+
     x, y = x.astype(np.float64), y.astype(np.float64)
     n = np.unique(x).size
     if n < 4 * _HARMONICS or not np.all(np.isfinite(x) & np.isfinite(y)):
@@ -44,7 +45,7 @@ def likely_periods(x: np.ndarray, y: np.ndarray, number: int) -> list[float]:
     cycles = np.linspace(2.0, n / 2.0, int(np.clip(_FINENESS * (n / 2.0 - 2.0), 2, _MOST)))
     found: list[float] = []
     while len(found) < number and np.abs(rest).max() > 1e-10 * np.abs(y).max():
-        power = scipy.signal.lombscargle(x, rest, 2.0 * np.pi * cycles, normalize=True)
+        power = lombscargle(x, rest, 2.0 * np.pi * cycles, normalize=True)
         best = int(np.argmax(power))
         # The chance that noise has such a peak at one frequency, times the number of frequencies that are independent.
         chance = (n / 2.0) * math.exp((n - 3) / 2.0 * math.log1p(-min(float(power[best]), 1.0 - 1e-12)))
