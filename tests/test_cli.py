@@ -525,9 +525,6 @@ def test_as_a_program_it_is_quiet_in_a_pipe_and_keeps_its_programs_unless_told_n
     def programs():
         return {path.name for path in (folder / "cache").rglob("*-cache")}
 
-    done = run("--help")
-    assert done.returncode == 0, done.stderr
-    assert "fit-many" in done.stdout
     predict = ["predict", str(model), new, "--only"]
     answers, kept = [], []
     for words in (["--no-cache", *predict], predict, predict, [*predict, "--no-cache"]):

@@ -25,6 +25,7 @@ from kernax.data._many import Unread
 from kernax.data._places import Place, UnreadableError
 from kernax.fitting import _blocks, _elsewhere, _engine, _plan, _sealed
 from kernax.fitting._models import Models
+from tests.initializers import without_licence
 
 loky = pytest.importorskip("loky")
 
@@ -90,15 +91,6 @@ def test_threads_of_ones_own_and_loky(local):
     with ThreadPoolExecutor(3) as pool:
         same(kx.fit_many(MODEL, SETS, executor=pool), local)
     same(kx.fit_many(MODEL, SETS, executor=loky.get_reusable_executor(1)), local)
-
-
-def test_a_dask_cluster(local):
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        same(kx.fit_many(MODEL, SETS, executor=client.get_executor()), local)
 
 
 def test_ray(local):
@@ -357,8 +349,8 @@ def test_a_worker_that_dies(times, tmp_path, monkeypatch):
     same(fits[~lost], alone[~lost])
 
 
-def test_a_dask_worker_that_dies(tmp_path, monkeypatch):
-    """Dask starts it again, and repeats its block by itself."""
+def test_a_dask_cluster_and_a_worker_that_dies(local, tmp_path, monkeypatch):
+    """Dask starts the worker again, and repeats its block by itself."""
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(_plan, "_SMALLEST", 8)
     settings = {"FOLDER": tmp_path, "SUM": np.sum(SETS[21][1]), "HOME": os.getpid(), "TIMES": 1, "INITIALISED": "YES"}
@@ -368,6 +360,7 @@ def test_a_dask_worker_that_dies(tmp_path, monkeypatch):
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
+        same(kx.fit_many(MODEL, SETS, executor=client.get_executor()), local)
         fits = kx.fit_many(MODEL, SETS, objective=deadly, executor=client.get_executor())
     assert len(os.listdir(tmp_path)) == 1
     same(fits, kx.fit_many(MODEL, SETS, objective=deadly))
@@ -412,11 +405,6 @@ class Unable(Executor):
         return future
 
 
-def unlicensed(folder):
-    open(os.path.join(folder, str(os.getpid())), "w").close()
-    raise OSError("there is no licence on this machine")
-
-
 @pytest.mark.parametrize("count", [1, 40])
 def test_workers_that_die_at_start(count, tmp_path, monkeypatch):
     """The pool is replaced once, not for every block."""
@@ -424,7 +412,7 @@ def test_workers_that_die_at_start(count, tmp_path, monkeypatch):
     spawn = multiprocessing.get_context("spawn")
     words = r"the workers of ProcessPoolExecutor die when they start .*Check the pool's initializer"
     with (
-        ProcessPoolExecutor(1, spawn, initializer=unlicensed, initargs=(str(tmp_path),)) as pool,
+        ProcessPoolExecutor(1, spawn, initializer=without_licence, initargs=(str(tmp_path),)) as pool,
         pytest.raises(RuntimeError, match=words),
     ):
         kx.fit_many(MODEL, SETS[:count], executor=pool)

@@ -17,7 +17,10 @@ def run(code, **settings):
     """The JSON that a script prints last; a hang or a fault fails the test."""
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_ENABLE_X64", "NPROC")}
     # These scripts mostly compile; how fast what they compile runs is of no matter. The emitters are those that users have.
-    flags = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    flags = (
+        "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 "
+        "--xla_llvm_disable_expensive_passes=true --xla_cpu_enable_concurrency_optimized_scheduler=false"
+    )
     environment |= {"XLA_FLAGS": flags} | settings
     script = textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
@@ -26,12 +29,12 @@ def run(code, **settings):
 
 
 @pytest.fixture(scope="module")
-def told():
-    """What a process in float32 says, step by step."""
+def single():
+    """Answers of a process that has JAX's default settings, and its warnings step by step."""
     return run(
         """
         import json, warnings
-        import jax, numpy as np
+        import jax, jax.numpy as jnp, numpy as np
         import kernax as kx
 
         x, y = np.linspace(0.0, 1.0, 5)[:, None], np.arange(5.0)
@@ -49,9 +52,43 @@ def told():
         step("float64 again", lambda: kx.Data(x, y))
         told["settings unchanged"] = dict(jax.config.values) == settings
         told["dtype"] = kx.Data(x, y).dtype.name
-        print(json.dumps(told))
+
+        rng = np.random.default_rng(6)
+        x, x_new, noise = (rng.uniform(-2.0, 2.0, size=s).astype("float32") for s in ((12, 2), (5, 2), 12))
+        y = np.sin(2.0 * x[:, 0]) + 0.2 * noise
+        data, model = kx.Data(x, y), kx.Model(1.0 * kx.RBF(1.0), 0.1)
+        c = kx.condition(model, data)
+        prediction = kx.predict(c, x_new)
+
+        def likelihood(model):
+            return kx.log_marginal_likelihood(kx.condition(model, data))
+
+        gradient = jax.jit(jax.grad(likelihood))(model)
+        fit = kx.fit(model, data)
+
+        grid = np.linspace(-3.0, 3.0, 500, dtype="float32")[:, None]
+        smooth = kx.condition(kx.Model(kx.RBF(1.0), 1e-9), kx.Data(grid, np.sin(2.0 * grid[:, 0])))
+        arrays = [c.alpha, *prediction[:2], fit.value, *jax.tree.leaves(fit.model), smooth.jitter]
+        print(json.dumps({
+            "told": told,
+            "dtypes": sorted({array.dtype.name for array in arrays}),
+            "mean": prediction.mean.tolist(),
+            "variance": prediction.variance.tolist(),
+            "likelihood": float(kx.log_marginal_likelihood(c)),
+            "gradient": [float(gradient.kernel.variance), float(gradient.kernel.kernel.lengthscale), float(gradient.noise)],
+            "fit": float(fit.value),
+            "smooth result": kx.solvers.result_name(smooth.result),
+            "smooth jitter": float(smooth.jitter),
+            "smooth mean": kx.mean(smooth, grid[::50]).tolist(),
+        }))
         """
     )
+
+
+@pytest.fixture(scope="module")
+def told(single):
+    """What a process in float32 says, step by step."""
+    return single["told"]
 
 
 def test_h11_float64_that_is_cut_is_told_once_and_no_setting_changes(told):
@@ -113,46 +150,6 @@ def test_h43_a_users_own_vmap_ends_on_two_cores_and_equals_the_loop():
     for name, tolerance in (("alpha", 1e-10), ("gradient", 1e-10), ("fitted", 1e-6)):
         together, loop = answers[name]
         np.testing.assert_allclose(together, loop, rtol=tolerance, atol=tolerance, err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def single():
-    """Answers of a process that has JAX's default settings."""
-    return run(
-        """
-        import json
-        import jax, jax.numpy as jnp, numpy as np
-        import kernax as kx
-
-        rng = np.random.default_rng(6)
-        x, x_new, noise = (rng.uniform(-2.0, 2.0, size=s).astype("float32") for s in ((12, 2), (5, 2), 12))
-        y = np.sin(2.0 * x[:, 0]) + 0.2 * noise
-        data, model = kx.Data(x, y), kx.Model(1.0 * kx.RBF(1.0), 0.1)
-        c = kx.condition(model, data)
-        prediction = kx.predict(c, x_new)
-
-        def likelihood(model):
-            return kx.log_marginal_likelihood(kx.condition(model, data))
-
-        gradient = jax.jit(jax.grad(likelihood))(model)
-        fit = kx.fit(model, data)
-
-        grid = np.linspace(-3.0, 3.0, 500, dtype="float32")[:, None]
-        smooth = kx.condition(kx.Model(kx.RBF(1.0), 1e-9), kx.Data(grid, np.sin(2.0 * grid[:, 0])))
-        arrays = [c.alpha, *prediction[:2], fit.value, *jax.tree.leaves(fit.model), smooth.jitter]
-        print(json.dumps({
-            "dtypes": sorted({array.dtype.name for array in arrays}),
-            "mean": prediction.mean.tolist(),
-            "variance": prediction.variance.tolist(),
-            "likelihood": float(kx.log_marginal_likelihood(c)),
-            "gradient": [float(gradient.kernel.variance), float(gradient.kernel.kernel.lengthscale), float(gradient.noise)],
-            "fit": float(fit.value),
-            "smooth result": kx.solvers.result_name(smooth.result),
-            "smooth jitter": float(smooth.jitter),
-            "smooth mean": kx.mean(smooth, grid[::50]).tolist(),
-        }))
-        """
-    )
 
 
 @pytest.fixture(scope="module")
