@@ -32,6 +32,7 @@ def _values(mean: Rows, variance: Rows, every: int = 1) -> tuple[Float[Array, "m
     return mean[:, None] + spread[:, None] * nodes, weights / jnp.sum(weights)
 
 
+@compiled
 def averaged(function: Callable[[Array], Array], mean: Rows, variance: Rows) -> Float[Array, "m *k"]:
     """The mean of `function(f)`, elementwise or with a last axis of its own, for f of this mean and variance."""
 
@@ -47,7 +48,11 @@ def log_density(likelihood: AbstractLoss, mean: Rows, variance: Rows, y: Any) ->
     y = as_floats(y, "y").astype(mean.dtype)
     if y.shape != mean.shape:
         raise ValueError(f"y has shape {y.shape}, but x has {len(mean)} rows: give one target for each.")
+    return _log_density(likelihood, mean, variance, y)
 
+
+@compiled
+def _log_density(likelihood: AbstractLoss, mean: Rows, variance: Rows, y: Rows) -> Rows:
     def of_block(rows: tuple[Array, Array, Array]) -> Array:
         values, weights = _values(*rows[:2])
         allowed = jax.vmap(likelihood.allows)(rows[2])
