@@ -242,7 +242,7 @@ def garbage(x, y) -> kx.Data:
 
 
 def second_derivatives(ours, plain, vector, rtol=1e-9, *, first_only=False) -> None:
-    """Compare value, slope and curvature along a direction, by every nesting of forward and reverse mode."""
+    """Compare value, slope and curvature along a direction: forward over reverse, reverse twice, and forward alone."""
     direction = jnp.cos(jnp.arange(vector.size, dtype=vector.dtype))
 
     def along(function):
@@ -258,11 +258,10 @@ def second_derivatives(ours, plain, vector, rtol=1e-9, *, first_only=False) -> N
     def program(v):
         # The value that comes out of a gradient is differentiable, too.
         (value, gradient), (of_value, forward_of_reverse) = values_and_slopes(ours)(v)
+        slopes = jnp.stack([along(ours)(v), of_value])
         if first_only:
-            return value, gradient, jnp.stack([along(ours)(v), of_value]), jnp.zeros(0)
-        slope, forward_twice = jax.jvp(along(ours), (v,), (direction,))
-        curvatures = jnp.stack([forward_twice, forward_of_reverse @ direction, by_reverse(by_reverse(ours))(v)])
-        return value, gradient, jnp.stack([slope, of_value]), curvatures
+            return value, gradient, slopes, jnp.zeros(0)
+        return value, gradient, slopes, jnp.stack([forward_of_reverse @ direction, by_reverse(by_reverse(ours))(v)])
 
     value, gradient, forward, curvatures = program(vector)
     (expected, slope), (_, bent) = jax.jit(values_and_slopes(plain))(vector)

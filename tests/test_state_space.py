@@ -44,7 +44,7 @@ CASES = {
         lambda a, b: 0.5 * matern(0, 1.7, a, b) * matern(1, 2.0, a, b) * (matern(0, 3.0, a, b) + 1.5),
     ),
 }
-NOISES = {"small": 0.01, "large": 20.0, "per_row": np.linspace(0.05, 2.0, N)}
+NOISES = {"small": np.full(N, 0.01), "large": np.full(N, 20.0), "per_row": np.linspace(0.05, 2.0, N)}
 
 
 def dense(function, noise, t=T, y=Y, new=NEW[:, 0]):
@@ -249,6 +249,7 @@ def test_masked_rows_change_nothing():
         ours |= {name: ours[name][counts] for name in ("alpha", "loo")}
         assert_same(ours, dense(function, noise[counts], T[counts], Y[counts]), 1e-11)
 
+    @eqx.filter_jit
     def slope(data):
         return jax.grad(lambda m: kx.log_marginal_likelihood(kx.condition(m, data, kx.StateSpace())))(kx.Model(kernel, 0.1))
 
@@ -406,10 +407,15 @@ def dense_quantities(p):
 
 def test_first_and_second_derivatives():
     """With respect to hyperparameters, noise, times, targets and new times. (Other nestings: `test_systems.py`.)"""
-    first = jax.jacrev(our_quantities)
-    ours = jax.jit(lambda p: (first(p), jax.jacrev(first)(p)))(POINT)
-    plain = jax.jit(lambda p: (jax.jacfwd(dense_quantities)(p), jax.jacfwd(jax.jacfwd(dense_quantities))(p)))(POINT)
-    for order, theirs in zip(ours, plain, strict=True):
+
+    def both(function):
+        def twice(p):
+            gradient = jax.grad(function)(p)
+            return gradient, gradient
+
+        return jax.jit(jax.jacfwd(twice, has_aux=True))(POINT)
+
+    for order, theirs in zip(both(our_quantities), both(dense_quantities), strict=True):
         np.testing.assert_allclose(order, theirs, atol=1e-11 * np.abs(theirs).max())
 
 
@@ -429,8 +435,7 @@ def test_first_and_second_derivatives_of_a_large_state():
         return -0.5 * (y @ jnp.linalg.solve(matrix, y) + jnp.linalg.slogdet(matrix)[1] + 6 * jnp.log(2 * jnp.pi))
 
     def derivatives(f):
-        gradient = jax.grad(f)
-        return jax.jit(lambda p: (f(p), gradient(p), jax.grad(lambda p: direction @ gradient(p))(p)))
+        return jax.jit(lambda p: jax.tree.leaves(jax.jvp(jax.value_and_grad(f), (p,), (direction,))))
 
     at = np.concatenate([np.linspace(0.2, 1.0, 7), scales, [0.4, 0.3]])
     for found, expected in zip(derivatives(ours)(at), derivatives(dense)(at), strict=True):
@@ -543,21 +548,25 @@ def test_products_draws_and_sums_of_solutions():
     c = kx.condition(kx.Model(kernel, NOISES["per_row"]), kx.Data(X, Y, mask=counts), kx.StateSpace())
     k = np.where(counts[:, None] & counts, function(T, T), 0.0)
     v = RNG.normal(size=(N, 2))
-    np.testing.assert_allclose(c.system.gram.mv(jnp.asarray(v)), k @ v, atol=1e-12)
-    np.testing.assert_allclose(c.system.gram.dense(), k, atol=1e-12)
-    # A draw is a matrix times normal numbers. As many draws as rows show that matrix.
     key, live = jax.random.key(0), np.ix_(counts, counts)
-    normal = np.asarray(jax.random.normal(key, (N, N)))
-    draws = np.asarray(c.system.draw(key, N))
+
+    @eqx.filter_jit
+    def computed(system, v, new):
+        # Predictions are linear in what is kept.
+        one, two = (system.solve(column) for column in v.T)
+        both = jax.tree.map(lambda a, b: a + 2.0 * b, (one.value, one.kept), (two.value, two.kept))
+        together = system.solve(v @ jnp.array([1.0, 2.0]))
+        means = [system.mean(new, solution) for solution in (one._replace(value=both[0], kept=both[1]), together)]
+        return system.gram.mv(v), system.gram.dense(), jax.random.normal(key, (N, N)), system.draw(key, N), means
+
+    product, matrix, normal, draws, means = jax.tree.map(np.asarray, computed(c.system, jnp.asarray(v), jnp.asarray(NEW)))
+    np.testing.assert_allclose(product, k @ v, atol=1e-12)
+    np.testing.assert_allclose(matrix, k, atol=1e-12)
+    np.testing.assert_allclose(*means, atol=1e-11)
+    # A draw is a matrix times normal numbers. As many draws as rows show that matrix.
     assert not np.any(draws[~counts])
     root = draws @ np.linalg.inv(normal)
     np.testing.assert_allclose((root @ root.T)[live], (k + np.diag(NOISES["per_row"]))[live], atol=1e-11)
-    # Predictions are linear in what is kept.
-    one, two = (c.system.solve(jnp.asarray(column)) for column in v.T)
-    both = jax.tree.map(lambda a, b: a + 2.0 * b, (one.value, one.kept), (two.value, two.kept))
-    together = c.system.solve(jnp.asarray(v @ [1.0, 2.0]))
-    added = c.system.mean(jnp.asarray(NEW), one._replace(value=both[0], kept=both[1]))
-    np.testing.assert_allclose(added, c.system.mean(jnp.asarray(NEW), together), atol=1e-11)
 
 
 def test_predictions_in_blocks(monkeypatch):
@@ -587,28 +596,24 @@ FAILURES = {
 def test_failures_have_a_status_and_finite_gradients(name):
     kernel, noise, mask = FAILURES[name]
 
-    def everything(noise, x):
+    @eqx.filter_jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def guarded(noise, x):
         c = kx.condition(kx.Model(kernel, noise), kx.Data(x, Y, mask=mask), kx.StateSpace(), throw=False)
         answers = [c.alpha, kx.mean(c, NEW), kx.variance(c, NEW), kx.log_marginal_likelihood(c)[None], kx.loo_residuals(c)]
-        return c, answers
+        again = c.system.shifted(jnp.asarray(0.5))
+        assert again is not None
+        return jnp.where(c.ok, sum(jnp.sum(answer) for answer in answers), 0.0), (c.result, again.result, answers)
 
-    c, found = everything(noise, X)
-    assert c.result == getattr(kx.Result, name)
+    (value, (result, again, found)), slopes = guarded(noise, jnp.asarray(X))
+    assert result == getattr(kx.Result, name)
     for answer in found if mask is None else found[1:4]:
         assert np.all(np.isnan(answer))
-
-    def guarded(noise, x):
-        c, answers = everything(noise, x)
-        return jnp.where(c.ok, sum(jnp.sum(answer) for answer in answers), 0.0)
-
-    value, slopes = jax.jit(jax.value_and_grad(guarded, argnums=(0, 1)))(noise, jnp.asarray(X))
     assert (value, slopes[0]) == (0, 0)
     if name != "nonfinite":  # an infinite kernel has no derivative in x, with any solver
         assert np.all(slopes[1] == 0)
     # A larger noise helps only if the kernel is finite and there are rows.
-    again = c.system.shifted(jnp.asarray(0.5))
-    assert again is not None
-    assert again.result == (kx.Result.successful if name == "not_positive_definite" else c.result)
+    assert again == (kx.Result.successful if name == "not_positive_definite" else result)
     with pytest.raises(kx.FailedError, match=name):
         kx.condition(kx.Model(kernel, noise), kx.Data(X, Y, mask=mask), kx.StateSpace())
 

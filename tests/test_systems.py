@@ -82,7 +82,7 @@ def test_answers_equal_the_dense_oracle(name, noise):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_derivatives_are_right_to_second_order_in_every_nesting(name):
+def test_derivatives_are_right_to_second_order(name):
     """Of evidence, mean, variance and leave-one-out, against plain autodiff of a dense inverse."""
     case = SYSTEMS[name]
     vector, rebuild = kx.parameters.ravel(case.model(noise=0.3))
@@ -226,7 +226,8 @@ def test_eager_jit_and_vmap_agree(name):
         return summary(kx.condition(case.model(noise=0.2), case.data(y=y), case.solver, throw=False), case.new)
 
     eager = np.stack([values(y) for y in ys])
-    alone, together = jax.jit(lambda ys: (values(ys[1]), jax.vmap(values)(ys)))(ys)
+    _, (alone, *_) = slope_program(name)(case.x, ys[1], np.ones(12, bool))  # the same summary of the same model
+    together = jax.jit(jax.vmap(values))(ys)
     np.testing.assert_allclose(alone, eager[1], rtol=1e-9)
     np.testing.assert_allclose(together, eager, rtol=1e-6, atol=1e-9)
 
