@@ -2,6 +2,7 @@
 
 import dataclasses
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow
@@ -144,3 +145,16 @@ def test_predictions_need_the_file_as_it_was(pair, tmp_path):
     written(tmp_path, ".csv", {name: values[:24] for name, values in rows().items()})
     with pytest.raises(TableError, match="where it had group '2' of 11 rows, it has no more groups"):
         streamed.predict(new)
+
+
+class Interrupted(ThreadPoolExecutor):
+    def submit(self, *args, **options):
+        raise KeyboardInterrupt
+
+
+def test_after_an_interruption_every_group_has_its_name(tmp_path):
+    path = written(tmp_path, ".csv", rows())
+    stopped = tables.fit_table_many(path, **OPTIONS, stream=True, executor=Interrupted(1))
+    assert stopped.fits.keys == ("007", "1", "2")
+    assert set(stopped.fits.result_names) == {"interrupted"}
+    assert len(stopped.datasets()) == 3
