@@ -373,6 +373,12 @@ def test_many_fits_and_their_predictions(folder):
     call("predict", folder / "fits.kx", path, "-o", folder / "shops_out.csv")
     got = read(folder / "shops_out.csv")
     assert np.max(np.abs(np.array(got["mean"], float) - of["sales"])) < 2.0
+    words = ("fit-many", path, "--by", "shop", "-t", "sales", "-k", "rbf", "--stream", "-o", folder / "streamed.kx")
+    assert json.loads(call(*words, "--json").stdout)["rows"] == 36
+    call("predict", folder / "streamed.kx", path, "-o", folder / "streamed_out.csv")
+    np.testing.assert_allclose(*(np.array(of["mean"], float) for of in (read(folder / "streamed_out.csv"), got)), rtol=1e-6)
+    assert "stream" in call(*words, "--sample", 9, code=2).stderr
+    call("report", folder / "streamed.kx", "-o", folder / "streamed.html")
     (folder / "unknown.csv").write_text("shop,t\n9,1.0\n")
     assert "a group that" in call("predict", folder / "fits.kx", folder / "unknown.csv", code=2).stderr
     call("report", folder / "fits.kx", "-o", folder / "many.html")

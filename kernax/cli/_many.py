@@ -25,6 +25,14 @@ def fit_many(
     reading: dict[str, Any],
     float32: options.Float32 = False,
     json: options.Json = False,
+    stream: Annotated[
+        bool,
+        options.option(
+            "--stream",
+            help="Read the file in pieces: for files that do not fit into memory, sorted by group, with columns of numbers. "
+            "Predictions read it again.",
+        ),
+    ] = False,
     executor: Annotated[
         str | None,
         options.option(
@@ -36,24 +44,26 @@ def fit_many(
 ) -> None:
     """Fit a model to each group of a table and save them all.
 
-    The whole table is read into memory, and the saved file contains its numbers, which predictions are made from.
+    Without --stream the whole table is read into memory, and the saved file contains its numbers, which predictions are made
+    from.
     """
     console.check_output(output, [data])
     console.check_output(table, [data, output], options.TABLES)
     dtype, progress = console.set_precision(float32), console.shows_progress(json)
     with _executor_of(executor) as computes:
-        fitted = fit_table_many(data, target, by, dtype=dtype, progress=progress, executor=computes, **reading, **fitting)
+        how = {"dtype": dtype, "progress": progress, "executor": computes, "stream": stream}
+        fitted = fit_table_many(data, target, by, **how, **reading, **fitting)
     save(output, fitted)
     if table is not None:
         write_table(table, fitted.table() | {"loo_rmse": fitted.loo_rmse()})
     ended = Counter(fitted.fits.result_names.tolist())
     console.notes(fitted.notes, quiet=json)
     if json:
-        about = {"groups": len(fitted), "rows": len(fitted.y), "results": dict(ended), "kernel": fitted.kernel}
+        about = {"groups": len(fitted), "rows": fitted.num_rows, "results": dict(ended), "kernel": fitted.kernel}
         console.print_json(about | {"output": output, "notes": fitted.notes})
     else:
         console.print_table("columns", column_rows(fitted))
-        typer.echo(f"\n{fitted.report()}\n\n{len(fitted)} groups by {by}, {len(fitted.y)} rows of {data} → {output}")
+        typer.echo(f"\n{fitted.report()}\n\n{len(fitted)} groups by {by}, {fitted.num_rows} rows of {data} → {output}")
     if ended["interrupted"]:
         console.note(f"interrupted: {output} holds what was fitted so far.")
         raise typer.Exit(console.INTERRUPTED)

@@ -2,8 +2,8 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,13 @@ class Groups:
     def __init__(
         self,
         begin: Callable[[], Iterator[Group]],
-        size: int | None,
+        names: Sequence[Hashable] | None,
         description: str,
         places: Callable[[], Iterator[HostData] | None] | None = None,
     ):
         self._begin = begin
-        self._size = size
+        self.names = names
+        """The names of the datasets; `None` if they are known only after reading."""
         self._description = description
         self._places = places
 
@@ -34,16 +35,16 @@ class Groups:
         return self._begin()
 
     def __len__(self) -> int:
-        if self._size is None:
+        if self.names is None:
             raise TypeError("how many groups a file or a stream has is known only after reading it.")
-        return self._size
+        return len(self.names)
 
     # A file has no known length, but is not empty.
     def __bool__(self) -> bool:
-        return self._size != 0
+        return self.names is None or len(self.names) > 0
 
     def __repr__(self):
-        return f"Groups({'' if self._size is None else f'{self._size} groups '}{self._description})"
+        return f"Groups({'' if self.names is None else f'{len(self.names)} groups '}{self._description})"
 
 
 def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) -> Groups:
@@ -89,7 +90,7 @@ def groups(table: Any, by: Any, x: Any, y: Any, *, rows_at_a_time: int = 65536) 
     codes = np.fromiter((seen.setdefault(key, len(seen)) for key in keys), np.intp, len(keys))
     order = np.argsort(codes, kind="stable")
     xs, ys, stops = xs[order], ys[order], np.cumsum(np.bincount(codes, minlength=len(seen)))
-    return Groups(functools.partial(_in_order, list(seen), xs, ys, stops.tolist()), len(seen), described)
+    return Groups(functools.partial(_in_order, list(seen), xs, ys, stops.tolist()), list(seen), described)
 
 
 def is_stream(table: Any) -> bool:
@@ -141,7 +142,7 @@ def _read(pieces: Callable[[], Iterator[Columns]], wanted: Wanted) -> Iterator[G
     def numbers(piece: Columns, offset: int, keys: list) -> tuple[np.ndarray, ...]:
         return wanted.numbers_in(piece, offset, keys)
 
-    return (Group(key, *arrays) for key, arrays in _together(pieces(), wanted, numbers))
+    return (Group(key, *arrays) for key, arrays in together(_parts(pieces(), wanted, numbers), listed(wanted.by)))
 
 
 def _places(file: File, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
@@ -154,39 +155,56 @@ def _places(file: File, wanted: Wanted, rows: int) -> Iterator[HostData] | None:
     def row_numbers(piece: Columns, offset: int, keys: list) -> tuple[np.ndarray, ...]:
         return (np.arange(offset, offset + len(keys)),)
 
-    found = enumerate(_together(pieces, wanted, row_numbers))
+    found = enumerate(together(_parts(pieces, wanted, row_numbers), listed(wanted.by)))
     return (at_place(Place(source, int(own[0]), int(own[-1]) + 1), key, number) for number, (key, (own,)) in found)
 
 
-def _together(
-    pieces: Iterable[Columns], wanted: Wanted, arrays_of: Callable[[Columns, int, list], tuple[np.ndarray, ...]]
-) -> Iterator[tuple[Any, tuple[np.ndarray, ...]]]:
-    """Groups as they pass by, each held until its last row is seen; of those before it, only the names.
+class Part(NamedTuple):
+    """A piece of a table, for `together`."""
 
-    `arrays_of(piece, offset, keys)` are arrays over the rows of a piece, of which each group gets its own rows.
-    """
-    seen: set = set()
-    current, parts, offset = None, [], 0
+    keys: list
+    """The group of each row."""
+    arrays: tuple[np.ndarray, ...]
+    """Arrays over the rows, of which each group gets its own rows."""
+    where: Callable[[int], str]
+    """What a message calls a row of the piece."""
+
+
+def _parts(
+    pieces: Iterable[Columns], wanted: Wanted, arrays_of: Callable[[Columns, int, list], tuple[np.ndarray, ...]]
+) -> Iterator[Part]:
+    """`arrays_of(piece, offset, keys)` are the arrays of a piece that begins at row `offset`."""
+    offset = 0
     for piece in pieces:
         keys = wanted.groups_in(piece, offset)
-        arrays = arrays_of(piece, offset, keys)
+        yield Part(keys, arrays_of(piece, offset, keys), lambda row, offset=offset: f"row {offset + row}")
+        offset += len(keys)
+
+
+def together(parts: Iterable[Part], by: list) -> Iterator[tuple[Any, tuple[np.ndarray, ...]]]:
+    """Groups as they pass by, each held until its last row is seen; of those before it, only the names.
+
+    `by` are the names of the columns of the groups, for a message.
+    """
+    seen: set = set()
+    current, held = None, []
+    for keys, arrays, where in parts:
         starts = [i for i in range(len(keys)) if i == 0 or keys[i] != keys[i - 1]]
         for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True):
             key = keys[start]
-            if not parts or key != current:
-                if parts:
-                    yield current, _joined(parts)
+            if not held or key != current:
+                if held:
+                    yield current, _joined(held)
                 if key in seen:
                     raise ValueError(
-                        f"group {key!r} begins again in row {offset + start}, but in a file or a stream its rows must be "
-                        f"consecutive: sort the table by {', '.join(map(repr, listed(wanted.by)))} first, or load it whole."
+                        f"group {key!r} begins again in {where(start)}, but in a file or a stream its rows must be "
+                        f"consecutive: sort the table by {', '.join(map(repr, by))} first, or load it whole."
                     )
                 seen.add(key)
-                current, parts = key, []
-            parts.append(tuple(array[start:stop] for array in arrays))
-        offset += len(keys)
-    if parts:
-        yield current, _joined(parts)
+                current, held = key, []
+            held.append(tuple(array[start:stop] for array in arrays))
+    if held:
+        yield current, _joined(held)
 
 
 def _joined(parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:

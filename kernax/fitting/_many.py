@@ -199,6 +199,6 @@ def _keys_of(datasets: Any, total: int | None) -> Sequence[Hashable]:
     """The names, as far as they can be known without reading on."""
     if isinstance(datasets, Mapping):
         return list(datasets)
-    if isinstance(datasets, Groups) and total is not None:
-        return [group.key for group in datasets]
+    if isinstance(datasets, Groups) and datasets.names is not None:
+        return datasets.names
     return range(total or 0)

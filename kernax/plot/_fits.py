@@ -68,8 +68,7 @@ def fits(
         raise ValueError(f"there are {len(many)} fits and {len(every)} datasets: give the datasets that were fitted.")
     solver = many.settings.solver if isinstance(many.settings.solver, AbstractSolver) else None
     values = _values(many, datasets, scores, solver)
-    failed = many.failed & ~np.isfinite(np.asarray(many.value))
-    order = np.lexsort((-np.nan_to_num(values, nan=-np.inf), ~failed))[:number]
+    order = worst_first(many, values)[:number]
     chosen = [every[i].read() for i in order]
     count = len(order)
     across = min(3, count)
@@ -87,6 +86,12 @@ def fits(
         words = [plain(str(many.keys[i])), score if np.isfinite(value) else "", ended]
         panel.set_title(" · ".join(word for word in words if word), fontsize="small")
     return axes
+
+
+def worst_first(many: Fits, scores: np.ndarray) -> np.ndarray:
+    """The numbers of the fits: failed ones, then by their scores, the largest first."""
+    failed = many.failed & ~np.isfinite(np.asarray(many.value))
+    return np.lexsort((-np.nan_to_num(scores, nan=-np.inf), ~failed))
 
 
 def _values(many: Fits, datasets: Any, scores: Any, solver: Any) -> np.ndarray:

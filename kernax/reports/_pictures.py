@@ -102,25 +102,30 @@ def pictures_of_model(
 def pictures_of_many(
     spreads: Mapping[str, Any],
     many: Any = None,
-    datasets: Any = None,
+    datasets: Callable[[Any], Any] | None = None,
     scores: Any = None,
     columns: Sequence[Any] | None = None,
     target: Any = None,
 ) -> list[Picture]:
-    """How each of some numbers is spread over many fits, and the fits with the largest scores if there are datasets."""
+    """How each of some numbers is spread over many fits, and the fits with the largest scores if there are datasets.
+
+    `datasets` is a function of the numbers of some fits.
+    """
     from kernax import plot
+    from kernax.plot._fits import worst_first
     from kernax.plot._spread import spread
 
     drawn = Drawn()
     if datasets is not None:
-        number = min(_MOST_FITS, len(many))
+        worst = worst_first(many, scores)[:_MOST_FITS]
+        number, own = len(worst), datasets(worst)
         drawn.add(
             "The worst fits",
             "Those that failed, then those with the largest error of leave-one-out predictions.",
             lambda figure: plot.fits(
-                many,
-                datasets,
-                scores=scores,
+                many[worst],
+                own,
+                scores=scores[worst],
                 number=number,
                 columns=columns,
                 target=target,

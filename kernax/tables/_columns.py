@@ -84,9 +84,7 @@ def fitted_column(
         origin, values = time_text(np.datetime64(int(start), "us")), (values - start) / UNITS[unit]
         notes.append(f"{name}: {unit} since {origin}{', times in UTC' if kind == 'zoned date' else ''}")
     low, high = float(values.min()), float(values.max())
-    largest = max(abs(low), abs(high))
-    if largest > 1e150 or 0 < largest < 1e-150:
-        raise TableError(f"{table.source}: column {name!r} has values of about {largest:.0e}: give it in other units.")
+    check_size(table.source, name, low, high)
     if role == "counts":
         wrong = np.flatnonzero((values < 0) | (values != np.floor(values)))
         if len(wrong):
@@ -97,13 +95,25 @@ def fitted_column(
         notes.append(
             f"target {name!r} has two values and is regressed: --categories {name} (categories= in Python) classifies it"
         )
-    centre, scale = float(values.mean()), float(values.std())
-    if not scale > 1e-12 * max(abs(centre), 1e-300):
-        scale = 1.0
-        same = "in every row" if low == high else "but for rounding in every row"
-        explains = ": it is constant and has no effect" if role == "feature" else ""
-        notes.append(f"{name} is {values[0]:.6g} {same}{explains}")
-    return Column(name, kind, unit, origin, centre, scale, low, high), values, notes
+    centre = float(values.mean())
+    scale, constant = scale_of(name, centre, float(values.std()), low, high, role)
+    return Column(name, kind, unit, origin, centre, scale, low, high), values, [*notes, *constant]
+
+
+def check_size(source: str, name: str, low: float, high: float) -> None:
+    """Raise `TableError` for numbers whose squares overflow or vanish."""
+    largest = max(abs(low), abs(high))
+    if largest > 1e150 or 0 < largest < 1e-150:
+        raise TableError(f"{source}: column {name!r} has values of about {largest:.0e}: give it in other units.")
+
+
+def scale_of(name: str, centre: float, sd: float, low: float, high: float, role: str) -> tuple[float, list[str]]:
+    """The standard deviation, or 1 for a constant column, and a note about it."""
+    if sd > 1e-12 * max(abs(centre), 1e-300):
+        return sd, []
+    same = "in every row" if low == high else "but for rounding in every row"
+    explains = ": it is constant and has no effect" if role == "feature" else ""
+    return 1.0, [f"{name} is {low:.6g} {same}{explains}"]
 
 
 def new_values(table: Table, column: Column) -> np.ndarray:

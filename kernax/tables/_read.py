@@ -3,17 +3,19 @@
 import datetime
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernax._spelling import listed, nearest
 from kernax.data._columns import Columns, whole
-from kernax.data._files import TEXT, File, opened, without_missing_text
+from kernax.data._files import TEXT, File, in_pieces, opened, without_missing_text
 
 _EXACT = 2**53
 """From here on, floating-point numbers have no room for every integer."""
+_ROWS_OF_PIECE = 16384
+"""Of a file that is read in pieces."""
 
 
 class TableError(ValueError):
@@ -39,6 +41,8 @@ class Table(NamedTuple):
     """The columns that are read as categories, also if they hold numbers."""
     unreadable: frozenset[str] = frozenset()
     """The columns of lists, durations and the like."""
+    first: int = 0
+    """The number of the first row in the file, for a piece of a table."""
 
     @property
     def num_rows(self) -> int:
@@ -85,7 +89,7 @@ class Table(NamedTuple):
         Text such as `line 3` or `lines 3, 7, 9, … (12 in all)`; rows counted from 0 if the table is not a text file.
         """
         lines = self.lines
-        shown = [int(i) if lines is None else int(lines[i]) for i in rows[:5]]
+        shown = [self.first + int(i) if lines is None else int(lines[i]) for i in rows[:5]]
         word = "row" if lines is None else "line"
         more = [f"{len(rows)} in all"] if len(rows) > len(shown) else []
         counted = ["counted from 0"] if lines is None else []
@@ -140,6 +144,15 @@ def _lines(file: File, rows: int) -> np.ndarray | None:
     return found if len(found) == rows else None
 
 
+def _lines_of_piece(file: File, first: int, rows: int) -> np.ndarray | None:
+    """The same for some rows of the file."""
+    try:
+        found = file.lines()[first : first + rows]
+    except (ValueError, OSError):
+        return None
+    return found if len(found) == rows else None
+
+
 def as_table(table: Any) -> Table:
     """A `Table` of a path, a frame, a relation, an Arrow table or a dict of columns."""
     if isinstance(table, Table):
@@ -175,6 +188,30 @@ def read_table(path: str | os.PathLike) -> Table:
     return _checked(_of_text(file, table) if file.kind == TEXT else _of_columns(whole(table), path))
 
 
+def read_head(path: str) -> Table:
+    """The names of the columns of a file, without rows. Raises `TableError`, as `read_table` does."""
+    try:
+        file = opened(path)
+        _check_names(file.names, path)
+    except (ValueError, FileNotFoundError) as error:
+        raise TableError(str(error)) from None
+    return Table({name: np.zeros(0) for name in file.names}, path, notes=_nameless(file))
+
+
+def read_pieces(path: str, names: Sequence[str]) -> Iterator[Table]:
+    """Some columns of a file, as tables of consecutive rows. Raises `TableError`, as `read_table` does."""
+    try:
+        file, first = opened(path), 0
+        for rows in in_pieces(functools.partial(file.batches, names, _ROWS_OF_PIECE), _ROWS_OF_PIECE):
+            rows = rows.select(list(names))
+            piece = _of_text(file, rows) if file.kind == TEXT else _of_columns(whole(rows), path)
+            lines = functools.partial(_lines_of_piece, file, first, rows.num_rows)
+            yield piece._replace(at=functools.cache(lines) if file.kind == TEXT else None, first=first)
+            first += rows.num_rows
+    except (ValueError, FileNotFoundError) as error:
+        raise TableError(str(error)) from None
+
+
 def _checked(table: Table) -> Table:
     if not table.columns:
         raise TableError(f"{table.source}: the table has no columns.")
@@ -193,14 +230,19 @@ def _check_names(names: list[str], source: str) -> None:
 
 
 def _of_text(file: File, table: Any) -> Table:
-    nameless = len(file.head) - len(file.names)
     return Table(
-        {name: without_missing_text(table.column(name)).to_numpy() for name in file.names},
+        {name: without_missing_text(table.column(name)).to_numpy() for name in table.column_names},
         file.path,
         functools.cache(functools.partial(_lines, file, table.num_rows)),
-        notes=(f"{nameless} column{'s' if nameless > 1 else ''} without a name left out",) if nameless else (),
+        notes=_nameless(file),
         original=table,
     )
+
+
+def _nameless(file: File) -> tuple[str, ...]:
+    """A note on the columns of a text file without a name."""
+    count = len(file.head) - len(file.names) if file.kind == TEXT else 0
+    return (f"{count} column{'s' if count > 1 else ''} without a name left out",) if count else ()
 
 
 def _of_columns(columns: Columns, source: str) -> Table:

@@ -29,7 +29,9 @@ def report_of_table_fit(fitted: Any, c: Any) -> Report:
     if fitted.likelihood != NORMAL and bool(is_usable(c.result)):
         entries = (*report.entries, *held_out_entries(fitted.fit, fitted.target))
         report = dataclasses.replace(report, entries=entries, draw=lambda: pictures_of_latent(fitted, c))
-    return _with_columns(report, fitted, values_of(fitted.columns, fitted.data.x), np.asarray(fitted.data.y, np.float64), ())
+    return _with_columns(
+        report, fitted, values_of(fitted.columns, fitted.data.x), np.asarray(fitted.data.y, np.float64), fitted.data.n, ()
+    )
 
 
 def report_of_table_fits(fitted: Any) -> Report:
@@ -45,11 +47,11 @@ def report_of_table_fits(fitted: Any) -> Report:
 
     def draw() -> list[Picture]:
         spreads = {f"Leave-one-out RMSE of {fitted.target.name}": errors()} | dict(list(table.items())[NUM_FACTS:])
-        return pictures_of_many(spreads, fitted.fits, fitted.datasets(), errors(), fitted.columns, fitted.target)
+        return pictures_of_many(spreads, fitted.fits, fitted.datasets, errors(), fitted.columns, fitted.target)
 
     report = dataclasses.replace(report_of_fits(fitted.fits, table, table_names(fitted, None)), draw=draw)
     worst_first = Table("Groups", groups, "The worst first.", can_be_searched=True)
-    return _with_columns(report, fitted, fitted.x, np.asarray(fitted.y, np.float64), (worst_first,))
+    return _with_columns(report, fitted, fitted.x, np.asarray(fitted.y, np.float64), fitted.num_rows, (worst_first,))
 
 
 def table_names(fitted: Any, data: Any) -> Any:
@@ -59,12 +61,15 @@ def table_names(fitted: Any, data: Any) -> Any:
     return names_of(data, names, fitted.target.name, scales, parts_of(fitted.columns))
 
 
-def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, tables: tuple[Table, ...]) -> Report:
-    """The report with the kernel, the source, the notes and a table of the columns, with their quartiles."""
+def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, n: int, tables: tuple[Table, ...]) -> Report:
+    """The report with the kernel, the source, the notes and a table of the columns, with their quartiles if x and y hold
+    the `n` rows.
+    """
     rows = column_rows(fitted)
     for row, column, values in zip(rows, (*fitted.columns, fitted.target), (*x.T, y), strict=True):
-        quarters = column.restored(np.quantile(values, (0.25, 0.5, 0.75)))
-        row |= dict(zip(_QUARTERS, ["–"] * 3 if column.is_category else map(column.shown, quarters), strict=True))
+        has_none = column.is_category or not len(values)
+        quarters = ["–"] * 3 if has_none else map(column.shown, column.restored(np.quantile(values, (0.25, 0.5, 0.75))))
+        row |= dict(zip(_QUARTERS, quarters, strict=True))
     names = ("column", "role", "read as", "mean", "sd", "from", *_QUARTERS, "to")
     own = [Table("Columns", {name: [row[name] for row in rows] for name in names})]
     if fitted.notes:
@@ -74,7 +79,7 @@ def _with_columns(report: Report, fitted: Any, x: np.ndarray, y: np.ndarray, tab
     return dataclasses.replace(
         report,
         title=f"{fitted.target.name} from {inputs}{several}",
-        about=f"{len(y)} rows of {fitted.source}; kernel {fitted.kernel}, chosen by {fitted.selected_by}.",
+        about=f"{n} rows of {fitted.source}; kernel {fitted.kernel}, chosen by {fitted.selected_by}.",
         tables=(*tables, *own),
     )
 
