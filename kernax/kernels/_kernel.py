@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from kernax._forms import try_one_row
+from kernax._functionals import functionals_in
 from kernax.parameters import Parametrised, as_dtype
 from kernax.rows import Functionals, Grid, Rows, as_rows, check_same_columns, row_dtype, take
 
@@ -265,8 +266,8 @@ def check_rows(kernel: AbstractKernel, x: Any, counts: Any = None) -> None:
     parts = x
     if isinstance(x, Grid):
         parts = x.axes if x.names is None else dict(zip(x.names, x.axes, strict=True))
-    if not isinstance(parts, dict | tuple | list):
-        return
+    if not isinstance(parts, dict | tuple | list) or functionals_in(parts):
+        return  # what rows of kx.observe need is said where a model is checked
     try:
         try_one_row(_of_one_row, kernel, parts)
     except (AttributeError, IndexError, TypeError) as error:
