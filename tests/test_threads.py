@@ -1,6 +1,10 @@
 """BLAS threads by the size of the matrix: one for small ones, and the number of before is restored."""
 
+import os
+import subprocess
+import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +17,17 @@ from kernax import _threads
 from kernax._programs import compiled
 from kernax._threads import one_blas_thread, with_threads_for
 
+IS_BUSY = _threads.is_busy
+
 
 def blas_threads() -> set[int]:
     return {library["num_threads"] for library in ThreadpoolController().select(user_api="blas").info()}
 
 
 @pytest.fixture(autouse=True)
-def several_threads():
-    """Two BLAS threads before each test, whatever the machine has."""
+def several_threads(monkeypatch):
+    """Two BLAS threads before each test, whatever the machine has and whatever else runs on it."""
+    monkeypatch.setattr(_threads, "is_busy", lambda: False)
     with _threads._blas().limit(limits=2):
         yield
         assert blas_threads() == {2}
@@ -47,6 +54,27 @@ def data(n: int) -> kx.Data:
 @pytest.mark.parametrize(("size", "expected"), [(1, {1}), (_threads.SMALL, {1}), (_threads.SMALL + 1, {2})])
 def test_small_matrices_get_one_thread(size, expected):
     assert with_threads_for(size, blas_threads) == expected
+
+
+def test_medium_matrices_get_one_thread_while_the_machine_is_busy(monkeypatch):
+    monkeypatch.setattr(_threads, "is_busy", lambda: True)
+    assert with_threads_for(_threads.MEDIUM, blas_threads) == {1}
+    assert with_threads_for(_threads.MEDIUM + 1, blas_threads) == {2}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/loadavg"), reason="Linux tells how many threads want to run")
+def test_a_machine_is_busy_while_more_processes_compute_than_it_has_cores():
+    loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+    others = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(os.cpu_count() + 1)]
+    try:
+        end = time.monotonic() + 60.0
+        while not IS_BUSY() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert IS_BUSY()
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 @pytest.mark.parametrize(("n", "expected"), [(9, {1}), (11, {2})])
